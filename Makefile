@@ -68,12 +68,13 @@ else
 	@:
 endif
 
-lint: $(COMPILED) ## format, lint, types, import contracts, generated code up to date
+lint: $(COMPILED) ## format, lint, types, import contracts, generated code, names
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check --output-format concise
 	$(BIN)/mypy src proto tests bench $(wildcard apps/*/src apps/*/tests)
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python -m tests.name_metrics
 
 format: $(COMPILED) ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix

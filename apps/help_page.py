@@ -1,6 +1,6 @@
-"""A page that shows what `--help` says, kept true by a program.
+"""Updates a page of the docs that shows the `--help` of commands.
 
-It shows a command's help in the block below a line `<!-- help: crabtalk-cron next -->`.
+A command's help is in the block below a line like `<!-- help: crabtalk-cron next -->`.
 """
 
 import re
@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 ROOT = Path(__file__).parents[1]
-WIDTH = 78  # of a screen of 80 columns; click leaves two free
+WIDTH = 78  # for a screen of 80 columns; click leaves two free
 
 
 class HelpPage:
-    """One program's help on one page; `path` is as it is called from the root."""
+    """The help of one program on one page. `path` is the page, `script` the module to run."""
 
     def __init__(self, program: click.Group, path: str, script: str) -> None:
         self.program = program
@@ -29,7 +29,7 @@ class HelpPage:
         return (ROOT / self.path).read_text(encoding="utf-8")
 
     def refresh_blocks(self, page: str) -> str:
-        """The page with every block as it should be."""
+        """The page with up-to-date blocks."""
         return self.block_pattern.sub(
             lambda block: f"{block[1]}{self.render_help(block[2].split())}\n{block[4]}", page
         )
@@ -39,30 +39,30 @@ class HelpPage:
         return [block[1].strip() for block in self.block_pattern.findall(page)]
 
     def list_commands(self) -> list[str]:
-        """Every one there is, groups included, without the program's name."""
+        """All commands, groups included, without the program's name."""
         paths = (context.command_path for context in self.iterate_contexts())
         return [path.removeprefix(f"{self.program.name}").strip() for path in paths]
 
     def iterate_contexts(self) -> Iterator[click.Context]:
-        """Of every command, as if it had been called on a screen of 80 columns."""
-        waiting = [self._make_root_context()]
-        while waiting:
-            context = waiting.pop(0)
+        """The contexts of all commands, as on a screen of 80 columns."""
+        queue = [self._make_root_context()]
+        while queue:
+            context = queue.pop(0)
             yield context
-            waiting = [*iterate_subcommands(context), *waiting]
+            queue = [*iterate_subcommands(context), *queue]
 
     def render_help(self, words: list[str]) -> str:
-        """What the program prints for these words and `--help`."""
+        """The output of the program for these words and `--help`."""
         context, rest = self._make_root_context(), words
         while rest:
             group = context.command
-            found = (
+            resolved = (
                 resolve_command(group, context, rest) if isinstance(group, click.Group) else None
             )
-            if found is None:
+            if resolved is None:
                 path = " ".join([str(self.program.name), *words])
                 raise SystemExit(f"there is no command `{path}`")
-            context, rest = found
+            context, rest = resolved
         return context.get_help()
 
     def _make_root_context(self) -> click.Context:
@@ -72,7 +72,7 @@ class HelpPage:
         )
 
     def update_page(self) -> int:
-        """Makes it fresh; with --check, only says if it is stale."""
+        """Write the page if it is stale; with --check, only report it. Returns an exit status."""
         return update_pages({ROOT / self.path: self.refresh_blocks(self.read_page())}, self.script)
 
 
@@ -97,7 +97,7 @@ def iterate_subcommands(context: click.Context) -> Iterator[click.Context]:
 
 
 def update_pages(pages: dict[Path, str], script: str) -> int:
-    """Writes those that are not as they should be; with --check, only says which. An exit status"""
+    """Write stale pages; with --check, only report them. Returns an exit status."""
     stale = {
         path: text
         for path, text in pages.items()

@@ -1,7 +1,7 @@
-"""`python -m bench [name ...]` measures; without names everything, and rewrites the README.
+"""`python -m bench [name ...]` runs benchmarks. Without names it runs all and rewrites the README.
 
-What takes minutes is not part of everything: `python -m bench load`, `python -m bench soak`, each
-with options of its own. `delivery` is part of everything and has options too.
+Benchmarks that take minutes are not among all: run them by name, as `python -m bench load`; they
+have options of their own. `delivery` is among all and has options too.
 """
 
 import os
@@ -80,8 +80,8 @@ def main() -> None:
         return
     names = sys.argv[1:] or list(BENCHES)
     if unknown := set(names) - set(BENCHES):
-        known = ", ".join({**BENCHES, **LONG_BENCHES})
-        sys.exit(f"no bench called {', '.join(sorted(unknown))}; there are {known}")
+        all_names = ", ".join({**BENCHES, **LONG_BENCHES})
+        sys.exit(f"no bench called {', '.join(sorted(unknown))}; there are {all_names}")
     tables = []
     for name in names:
         for table in BENCHES[name]():
@@ -92,14 +92,14 @@ def main() -> None:
 
 
 def write_readme(tables: list[BenchTable]) -> None:
-    where = (
+    machine = (
         f"CPython {platform.python_version()}, {platform.system()} on {platform.machine()}, "
         f"{os.cpu_count()} cores."
     )
-    body = "\n\n".join([where, *(table.render_markdown().rstrip() for table in tables)])
-    measured = re.compile(f"{README_MARKS[0]}.*{README_MARKS[1]}", re.DOTALL)
-    fresh = f"{README_MARKS[0]}\n\n{body}\n\n{README_MARKS[1]}"
-    README.write_text(measured.sub(lambda _: fresh, README.read_text()))
+    body = "\n\n".join([machine, *(table.render_markdown().rstrip() for table in tables)])
+    pattern = re.compile(f"{README_MARKS[0]}.*{README_MARKS[1]}", re.DOTALL)
+    section = f"{README_MARKS[0]}\n\n{body}\n\n{README_MARKS[1]}"
+    README.write_text(pattern.sub(lambda _: section, README.read_text()))
 
 
 if __name__ == "__main__":

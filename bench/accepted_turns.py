@@ -1,9 +1,9 @@
-"""Accepted: what it costs that a turn, or a steer, is kept before it is acknowledged.
+"""The cost of storing a turn, or a steer, before it is acknowledged.
 
     python -m bench accepted [--conversations N] [--rounds N] [--only WORK] [--against DIR]
 
-A thousand conversations, some of them at a time. `--against` measures a second daemon from the
-sources in DIR as well, turn and turn about with this one. Both flush what they keep.
+A thousand conversations, some of them at a time. `--against` also measures a daemon from the
+sources in DIR, alternating with this one. Both flush to disk.
 """
 
 import argparse
@@ -25,14 +25,14 @@ from .load_generator import BenchDaemon, run_daemon
 from .processes import compute_percentile, pin_to_core
 from .tables import BenchTable
 
-# Conversations that are busy at once, and turns that are asked for in each without waiting.
+# Conversations that are busy at once, and turns requested in each without waiting.
 CONCURRENCY = 64
 TURNS_IN_LINE = 4
 
 
 @dataclass
 class TurnTimes:
-    """Milliseconds, from the request on."""
+    """Milliseconds since the request."""
 
     starts: list[float] = field(default_factory=list)
     first_words: list[float] = field(default_factory=list)  # the first of each turn
@@ -41,21 +41,21 @@ class TurnTimes:
     seconds: float = 0.0
 
 
-def elapsed_ms(begun: float) -> float:
-    return (time.perf_counter() - begun) * 1000
+def elapsed_ms(start: float) -> float:
+    return (time.perf_counter() - start) * 1000
 
 
 async def run_turn(client: Client, sender: str, script: str, times: TurnTimes) -> None:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     has_spoken = False
     async with aclosing(client.stream("crab", script, sender=sender)) as events:
         async for event in events:
             match event:
                 case wire.StreamStart():
-                    times.starts.append(elapsed_ms(begun))
+                    times.starts.append(elapsed_ms(start))
                 case wire.StreamChunk() if not has_spoken:
                     has_spoken = True
-                    times.first_words.append(elapsed_ms(begun))
+                    times.first_words.append(elapsed_ms(start))
                 case wire.StreamEnd():
                     assert not event.error, event.error
     times.turns += 1
@@ -71,16 +71,16 @@ async def run_in_line(client: Client, sender: str, times: TurnTimes) -> None:
 
 
 async def run_steered(client: Client, sender: str, times: TurnTimes) -> None:
-    """Two steers, while the model speaks."""
+    """Send two steers while the model answers."""
     running = asyncio.ensure_future(run_turn(client, sender, "!chunks 20 200", times))
     await asyncio.sleep(0.05)
     for _ in range(2):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             await client.steer_session("crab", "!say as you like", sender=sender)
         except ServerError:
-            break  # it was over
-        times.steers.append(elapsed_ms(begun))
+            break  # the turn has ended
+        times.steers.append(elapsed_ms(start))
     await running
 
 
@@ -95,9 +95,9 @@ async def run_work(target: BenchDaemon, what: str, conversations: int, times: Tu
             for number in waiting:
                 await WORK[what](client, f"s{number}", times)
 
-        begun = time.perf_counter()
+        start = time.perf_counter()
         await asyncio.gather(*(work() for _ in range(CONCURRENCY)))
-        times.seconds += time.perf_counter() - begun
+        times.seconds += time.perf_counter() - start
 
 
 def start_daemons(stack: ExitStack, scratch: Path, against: Path | None) -> Iterator[BenchDaemon]:
@@ -120,19 +120,19 @@ def run_benchmark(arguments: list[str]) -> list[BenchTable]:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         targets = list(start_daemons(stack, scratch, options.against))
         with pin_to_core(-1):
-            for target in targets:  # what is loaded late, and the conversations themselves
+            for target in targets:  # warm up: late imports, and creating the conversations
                 uvloop.run(run_work(target, "alone", options.conversations, TurnTimes()))
             for number in range(options.rounds):
                 for what in options.only or WORK:
-                    # Who is first changes, so that neither always meets the other's leftovers.
+                    # The order alternates, so that no daemon always runs after the other.
                     for target in targets[:: 1 if number % 2 else -1]:
-                        kept = times.setdefault((what, target.name), TurnTimes())
-                        uvloop.run(run_work(target, what, options.conversations, kept))
+                        target_times = times.setdefault((what, target.name), TurnTimes())
+                        uvloop.run(run_work(target, what, options.conversations, target_times))
     return [build_table(times, options.conversations)]
 
 
 def build_table(times: dict[tuple[str, str], TurnTimes], conversations: int) -> BenchTable:
-    found = BenchTable(
+    table = BenchTable(
         f"Accepted means kept: {conversations} conversations, {CONCURRENCY} at a time, flushed",
         [
             *["", "daemon", "start p50 ms", "p99", "first word p50 ms", "p99"],
@@ -143,11 +143,11 @@ def build_table(times: dict[tuple[str, str], TurnTimes], conversations: int) -> 
             "two messages are said into each turn while it runs."
         ),
     )
-    for (what, name), each in times.items():
+    for (what, name), turn_times in times.items():
         cells = [
             f"{compute_percentile(values, share):.1f}" if values else ""
-            for values in (each.starts, each.first_words, each.steers)
+            for values in (turn_times.starts, turn_times.first_words, turn_times.steers)
             for share in (0.5, 0.99)
         ]
-        found.add_row(what, name, *cells, f"{each.turns / each.seconds:.0f}")
-    return found
+        table.add_row(what, name, *cells, f"{turn_times.turns / turn_times.seconds:.0f}")
+    return table

@@ -1,7 +1,7 @@
-"""A relay that does nothing else: what any program between a model and a client must cost.
+"""A minimal relay, as the lower bound for any program between a model and a client.
 
 Run as `python -m bench.bare_relay SOCKET MODEL_PORT`. A client's message is the script for the
-model; whatever the model sends back is passed on as it comes, neither parsed nor kept.
+model; the model's output is passed on unparsed and not stored.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""Client keys: what a key adds to a turn, in the client and in the daemon.
+"""The cost of a message key, in the client and in the daemon.
 
     python -m bench client [--turns N]
 
-Turns with a key and turns without one take place by turns, in conversations of their own, so that
-whatever else the machine does meets both. A fresh client asks for each connection once whether the
-daemon knows keys; that is the second row of each.
+Turns with and without a key alternate, in conversations of their own, so that other load on the
+machine affects both alike. A fresh client asks once per connection whether the daemon knows keys;
+the second row of each table shows that.
 """
 
 import argparse
@@ -27,30 +27,30 @@ from .tables import BenchTable
 
 SCRIPT = "!say good day to you"
 BURST = "!chunks 5000 0"
-SIDES = {"without a key": 0.0, "with a key": 30.0}  # seconds to reconnect within: 0 is no keys
+SIDES = {"without a key": 0.0, "with a key": 30.0}  # reconnect timeout in seconds; 0 means no keys
 
 
 async def time_turn(client: Client, sender: str, script: str, times: TurnTimes) -> float:
-    """The milliseconds it took."""
-    begun = time.perf_counter()
+    """Run a turn and return its milliseconds."""
+    start = time.perf_counter()
     has_spoken = False
     async with aclosing(client.stream("crab", script, sender=sender)) as events:
         async for event in events:
             match event:
                 case wire.StreamStart():
-                    times.starts.append(elapsed_ms(begun))
+                    times.starts.append(elapsed_ms(start))
                 case wire.StreamChunk() if not has_spoken:
                     has_spoken = True
-                    times.first_words.append(elapsed_ms(begun))
+                    times.first_words.append(elapsed_ms(start))
                 case wire.StreamEnd():
                     assert not event.error, event.error
-    return elapsed_ms(begun)
+    return elapsed_ms(start)
 
 
 async def measure_turns(
     home: Path, turns: int
 ) -> dict[str, dict[str, tuple[TurnTimes, list[float]]]]:
-    found: dict[str, dict[str, tuple[TurnTimes, list[float]]]] = {}
+    results: dict[str, dict[str, tuple[TurnTimes, list[float]]]] = {}
     clients = {name: connect(home=home, reconnect_timeout=SIDES[name]) for name in SIDES}
     for client in clients.values():
         await time_turn(client, "warm", SCRIPT, TurnTimes())
@@ -59,17 +59,19 @@ async def measure_turns(
             for what, script in (("a short answer", SCRIPT), ("5,000 chunks", BURST)):
                 if what != "a short answer" and number % 10:
                     continue
-                times, whole = found.setdefault(what, {}).setdefault(name, (TurnTimes(), []))
-                whole.append(await time_turn(clients[name], f"{name} {number % 20}", script, times))
+                times, totals = results.setdefault(what, {}).setdefault(name, (TurnTimes(), []))
+                totals.append(
+                    await time_turn(clients[name], f"{name} {number % 20}", script, times)
+                )
             fresh = connect(home=home, reconnect_timeout=SIDES[name])
             async with fresh:
                 what = "a short answer, fresh client"
-                times, whole = found.setdefault(what, {}).setdefault(name, (TurnTimes(), []))
-                whole.append(await time_turn(fresh, f"{name} {number % 20}", SCRIPT, times))
+                times, totals = results.setdefault(what, {}).setdefault(name, (TurnTimes(), []))
+                totals.append(await time_turn(fresh, f"{name} {number % 20}", SCRIPT, times))
     for client in clients.values():
         await client.__aexit__(None, None, None)
     await asyncio.sleep(0)
-    return found
+    return results
 
 
 def run_benchmark(arguments: list[str]) -> list[BenchTable]:
@@ -82,7 +84,7 @@ def run_benchmark(arguments: list[str]) -> list[BenchTable]:
             url, _ = model.__enter__()
         with run_daemon("now", Path(scratch) / "home", url) as target, pin_to_core(-1):
             before = read_rss(target.pid)
-            found = uvloop.run(measure_turns(target.home, turns))
+            results = uvloop.run(measure_turns(target.home, turns))
             after = read_rss(target.pid)
         model.__exit__(None, None, None)
     table = BenchTable(
@@ -90,12 +92,12 @@ def run_benchmark(arguments: list[str]) -> list[BenchTable]:
         ["", "", "start p50 ms", "p99", "first word p50 ms", "p99", "turn p50 ms", "p99"],
         note=f"The daemon had {before:.1f} MB before, and {after:.1f} MB after all turns.",
     )
-    for what, sides in found.items():
+    for what, sides in results.items():
         for name in SIDES:
-            times, whole = sides[name]
+            times, totals = sides[name]
             cells = [
                 f"{compute_percentile(values, share):.2f}"
-                for values in (times.starts, times.first_words, whole)
+                for values in (times.starts, times.first_words, totals)
                 for share in (0.5, 0.99)
             ]
             table.add_row(what, name, *cells)

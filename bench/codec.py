@@ -1,6 +1,6 @@
-"""The codec: one chunk event of a given size, encoded and decoded, beside moving its bytes.
+"""The codec: encoding and decoding one chunk event by size, compared with copying its bytes.
 
-"Copy" is what any codec must do at least: the payload behind a length, and out of it again.
+"Copy" is the least any codec does: put the payload after a length, and take it out again.
 """
 
 import timeit
@@ -10,12 +10,12 @@ from crabtalk.protocol import FrameDecoder, encode_reply, wire
 from .tables import BenchTable
 
 SIZES = {"0 B": 0, "1 KB": 1 << 10, "100 KB": 100 << 10, "1 MB": 1 << 20}
-# What a socket hands over at a time.
+# Bytes that a socket delivers at a time.
 PIECE_BYTES = 256 * 1024
 
 
 def time_best(statement: str, number: int, names: dict[str, object]) -> float:
-    """Microseconds for one execution: the best of several runs, which the least disturbed."""
+    """Return microseconds per execution: the best of several runs, which is the least disturbed."""
     return min(timeit.repeat(statement, globals=names, number=number, repeat=7)) / number * 1e6
 
 
@@ -50,6 +50,6 @@ def run_benchmark() -> list[BenchTable]:
         encoded = time_best("encode_reply('stream', event)", number, names)
         copied_out = time_best("frame[4:]", number, names)
         decoded = time_best("decode(pieces)", number, names)
-        times = (f"{taken:.2f}" for taken in (copied_in, encoded, copied_out, decoded))
+        times = (f"{time:.2f}" for time in (copied_in, encoded, copied_out, decoded))
         table.add_row(label, *times, f"{len(frame) / decoded:,.0f}" if size else "")
     return [table]

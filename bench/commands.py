@@ -1,4 +1,4 @@
-"""Commands: how soon what was typed is done, from the start of its process."""
+"""How long commands take, from the start of their process."""
 
 import socket
 import subprocess
@@ -17,41 +17,41 @@ DEVNULL = subprocess.DEVNULL
 
 
 def time_until_sent() -> float:
-    """Until the first byte of what was asked has reached a daemon. Here it is one that listens."""
+    """Time until the first byte of the request reaches a daemon, here a plain listener."""
     with tempfile.TemporaryDirectory() as scratch, socket.socket(socket.AF_UNIX) as listener:
         path = Path(scratch) / "run" / "crabtalk.sock"
         path.parent.mkdir()
         listener.bind(str(path))
         listener.listen()
-        begun = read_clock()
+        start = read_clock()
         words = [str(CRABTALK), "ask", "--home", scratch, "hello"]
         with subprocess.Popen(words, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL):
-            line, _ = listener.accept()
-            with line:
-                assert line.recv(4)
-                return read_clock() - begun
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(4)
+                return read_clock() - start
 
 
 def time_until_helped() -> float:
-    begun = read_clock()
+    start = read_clock()
     subprocess.run([CRABTALK, "--help"], stdout=DEVNULL, check=True)
-    return read_clock() - begun
+    return read_clock() - start
 
 
 def time_until_listed() -> float:
-    """What is installed in a home that is empty."""
+    """Time listing the components of an empty home."""
     with tempfile.TemporaryDirectory() as scratch:
-        begun = read_clock()
+        start = read_clock()
         subprocess.run(
             [CRABUP, "list", "--home", scratch], stdout=DEVNULL, stderr=DEVNULL, check=True
         )
-        return read_clock() - begun
+        return read_clock() - start
 
 
 def time_bare_python() -> float:
-    begun = read_clock()
+    start = read_clock()
     subprocess.run([sys.executable, "-c", "import asyncio, click"], check=True)
-    return read_clock() - begun
+    return read_clock() - start
 
 
 def run_benchmark() -> list[BenchTable]:
@@ -68,6 +68,6 @@ def run_benchmark() -> list[BenchTable]:
     }
     for name, measure in rows.items():
         measure()
-        taken = [measure() * 1e3 for _ in range(STARTS)]
-        table.add_row(name, f"{compute_percentile(taken, 0.5):.0f}", f"{max(taken):.0f}")
+        times = [measure() * 1e3 for _ in range(STARTS)]
+        table.add_row(name, f"{compute_percentile(times, 0.5):.0f}", f"{max(times):.0f}")
     return [table]

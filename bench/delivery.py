@@ -1,8 +1,8 @@
-"""Delivery: what keys and transcripts cost, in time and in memory.
+"""The cost of message keys and replay buffers, in time and in memory.
 
     python -m bench delivery [--against DIR]
 
-`--against` measures the memory of a daemon from the sources in DIR as well, under the same load.
+`--against` also measures the memory of a daemon from the sources in DIR, under the same load.
 """
 
 import argparse
@@ -44,32 +44,32 @@ PAIR = Pair("crab", "user")
 
 
 async def time_turn(client: Client, key: str | None, sender: str) -> tuple[float, float]:
-    """Milliseconds to its start and to its end."""
-    begun = time.perf_counter()
+    """Return milliseconds until the turn's start and until its end."""
+    start = time.perf_counter()
     started = 0.0
     stream = client.stream("crab", "!say good day to you", sender=sender, key=key)
     async with aclosing(stream) as events:
         async for event in events:
             if isinstance(event, wire.StreamStart):
-                started = (time.perf_counter() - begun) * 1000
-    return started, (time.perf_counter() - begun) * 1000
+                started = (time.perf_counter() - start) * 1000
+    return started, (time.perf_counter() - start) * 1000
 
 
 async def time_all_turns(home: Path) -> dict[str, list[tuple[float, float]]]:
-    """With and without a key, one after the other, and with keys that were run before."""
-    found: dict[str, list[tuple[float, float]]] = {"no key": [], "key": [], "repeated key": []}
-    # Without time to reconnect a client gives no keys but those it is told to.
+    """Time turns with and without a key, alternating, and turns with a repeated key."""
+    results: dict[str, list[tuple[float, float]]] = {"no key": [], "key": [], "repeated key": []}
+    # With a reconnect timeout of 0 a client sends only the keys it is given.
     async with connect(home=home, reconnect_timeout=0) as client:
         for number in range(TURNS + 40):
             sender = f"s{number % 20}"
-            # Who is first changes, so that neither always meets the other's leftovers.
+            # The order alternates, so that neither always runs after the other.
             order = ["no key", "key"][:: 1 if number % 2 else -1]
             for name in [*order, "repeated key"]:
                 key = None if name == "no key" else f"k{number}"
-                took = await time_turn(client, key, sender)
-                if number >= 40:  # until then everything is loaded, and conversations begin
-                    found[name].append(took)
-    return found
+                times = await time_turn(client, key, sender)
+                if number >= 40:  # the first turns warm up imports and conversations
+                    results[name].append(times)
+    return results
 
 
 def measure_by_key() -> BenchTable:
@@ -84,9 +84,9 @@ def measure_by_key() -> BenchTable:
             url, _ = stack.enter_context(model_process())
         target = stack.enter_context(run_daemon("now", scratch / "now", url))
         with pin_to_core(-1):
-            found = uvloop.run(time_all_turns(target.home))
-    for name, times in found.items():
-        columns = [[each[column] for each in times] for column in (0, 1)]
+            results = uvloop.run(time_all_turns(target.home))
+    for name, times in results.items():
+        columns = [[pair[column] for pair in times] for column in (0, 1)]
         shares = [compute_percentile(values, share) for values in columns for share in (0.5, 0.99)]
         table.add_row(name, *(f"{value:.2f}" for value in shares))
     return table
@@ -118,7 +118,7 @@ async def measure_by_length() -> BenchTable:
             await storage.append(PAIR, records, create=True)
             took = [
                 await time_best(partial(storage.find_run, PAIR, key=key))
-                for key in ("nobody", "key-0", f"key-{size - 2}")
+                for key in ("unknown", "key-0", f"key-{size - 2}")
             ]
             table.add_row(
                 f"{size:,}",
@@ -158,7 +158,7 @@ async def measure_by_marker() -> BenchTable:
             conversation = Conversation(PAIR, storage, Clock())
             load = await time_best(partial(storage.load_and_repair, PAIR))
             await conversation.load()
-            unknown = await time_best(partial(conversation.find_key_use, "nobody"))
+            unknown = await time_best(partial(conversation.find_key_use, "unknown"))
             known = await time_best(partial(conversation.find_key_use, "key-0"))
             table.add_row(
                 f"{count:,}",
@@ -181,9 +181,9 @@ def measure_by_chunks() -> BenchTable:
         note="Chunks of 20 characters. Beyond 1 MB, steps that are in the log are dropped.",
     )
     for count in (100, 1_000, 10_000):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         fill_transcript(count)
-        took = (time.perf_counter() - begun) / count * 1e6
+        took = (time.perf_counter() - start) / count * 1e6
         tracemalloc.start()
         transcript = fill_transcript(count)
         size, _ = tracemalloc.get_traced_memory()
@@ -204,7 +204,7 @@ def fill_transcript(count: int) -> ReplayBuffer:
 async def hold_runs(
     target: BenchDaemon, url: str, chunks: int, *, keys: bool
 ) -> tuple[float, float]:
-    """RSS in MB before, and while as many runs have said so much and are not over."""
+    """Return the daemon's RSS in MB before RUNS runs, and while all have streamed and not ended."""
     script = f"!chunks {chunks} 0\n!wait\n!say done"
     async with connect(home=target.home, timeout=120, reconnect_timeout=0) as client:
         await client.send("crab", "!say warm", sender="warm")
@@ -219,7 +219,7 @@ async def hold_runs(
         before = read_rss(target.pid)
         runs = [asyncio.ensure_future(run(number)) for number in range(RUNS)]
         await asyncio.to_thread(wait_for_runs, url)
-        await asyncio.sleep(1)  # clients read what was said
+        await asyncio.sleep(1)  # clients read the streams
         during = read_rss(target.pid)
         await asyncio.to_thread(ask_model_server, url, "release")
         await asyncio.gather(*runs)
@@ -227,13 +227,12 @@ async def hold_runs(
 
 
 def wait_for_runs(url: str) -> None:
-    """Until the model server has said all there is to say before the pause, in every run."""
+    """Wait until the model server has reached the pause in every run."""
     while json.loads(ask_model_server(url, "statistics"))["waiting"] < RUNS:
         time.sleep(0.1)
 
 
 def ask_model_server(url: str, what: str) -> bytes:
-    """Asks the model server."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
     try:
@@ -264,8 +263,10 @@ def measure_by_runs(against: Path | None) -> BenchTable:
                 target = stack.enter_context(run_daemon(name, scratch / "home", url, source))
                 with pin_to_core(-1):
                     before, during = uvloop.run(hold_runs(target, url, chunks, keys=keys))
-            each = (during - before) * 1024 / RUNS
-            table.add_row(f"{chunks:,}", name, f"{before:.1f}", f"{during:.1f}", f"{each:.1f}")
+            kb_per_run = (during - before) * 1024 / RUNS
+            table.add_row(
+                f"{chunks:,}", name, f"{before:.1f}", f"{during:.1f}", f"{kb_per_run:.1f}"
+            )
     return table
 
 

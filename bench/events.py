@@ -1,8 +1,8 @@
-"""Events: a thousand subscriptions, ten thousand events a second, and somebody who pings.
+"""Events: a thousand subscriptions, ten thousand events a second, and a client that pings.
 
 The daemon has a core to itself; the publishers, the pings and the model share the other. An event
-that nobody waits for costs a request; one that is run costs a turn, of which there are far fewer in
-a second: the others wait, and when too many do, events are refused.
+without a subscription costs a request; one with a subscription costs a turn. Far fewer turns run in
+a second: the other events wait, and when too many wait, events are refused.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from .tables import BenchTable
 SUBSCRIPTIONS = 1000
 RATE = 10_000
 SECONDS = 5
-# As fast as it goes: publishers wait for answers only when they are far ahead.
+# As fast as possible: publishers wait for answers only when they are far ahead.
 UNBOUNDED = 10_000_000
 
 
 @contextmanager
 def run_daemon(model_url: str) -> Iterator[tuple[Path, int]]:
-    """A real one with a thousand subscriptions: its home and process id."""
+    """Run a real daemon with a thousand subscriptions; yields its home and process id."""
     tables = (
         f'[[subscription]]\nid = {n}\nsource = "x{n}"\ntarget_agent = "crab"\n'
         for n in range(SUBSCRIPTIONS)
@@ -56,11 +56,11 @@ async def measure_events(home: Path, pid: int, sources: list[str], rate: int) ->
     is_over = asyncio.Event()
     pinging = asyncio.ensure_future(measure_pings(home, is_over))
     count = RATE * SECONDS
-    answers, _, taken = await publish_events(home, sources, rate=rate, count=count)
+    answers, _, seconds = await publish_events(home, sources, rate=rate, count=count)
     is_over.set()
     pings = await pinging
     return [
-        f"{count / taken:,.0f}",
+        f"{count / seconds:,.0f}",
         f"{answers['accepted']:,}",
         f"{answers['503']:,}",
         f"{len(pings):,}",

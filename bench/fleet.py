@@ -1,8 +1,8 @@
-"""Fleet: turns against files and against PostgreSQL, with one, two and three daemons on it.
+"""Fleet: turns on files and on PostgreSQL, with one, two and three daemons.
 
-Everything is on this one machine: the database, the daemons, the model and the clients share its
-cores, so the table says what a turn costs and where it saturates here, not what more machines give.
-The database flushes what it commits to disk, as the files do.
+The database, the daemons, the model and the clients share the cores of one machine. So the table
+shows what a turn costs and where this machine saturates, not the gain of more machines. The
+database flushes its commits to disk, as the files do.
 """
 
 import asyncio
@@ -43,8 +43,6 @@ CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\n{storage}'
 
 
 class FleetDaemon:
-    """A daemon of the bench's own."""
-
     def __init__(self, home: Path, pid: int) -> None:
         self.home = home
         self.pid = pid
@@ -74,14 +72,14 @@ def read_cpu_seconds(pid: int) -> float:
 
 
 def read_tree_cpu_seconds(pid: int) -> float:
-    """Of a process and its children, those that are over included."""
+    """Sum the CPU time of a process and its children, including children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     total = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for child in children:
         try:
             total += read_cpu_seconds(int(child))
-        except FileNotFoundError:  # over a moment ago
+        except FileNotFoundError:  # it has just ended
             continue
     return total
 
@@ -94,15 +92,15 @@ def format_storage_section(url: str) -> str:
 
 
 async def run_crowd(homes: list[Path], conversations: int) -> tuple[float, list[float]]:
-    """Turns a second, and how long each took in ms, of so many people who talk without a pause."""
-    took: list[float] = []
-    begun = time.monotonic()
+    """Run people who talk without pause; return turns a second, and each turn's milliseconds."""
+    latencies: list[float] = []
+    start = time.monotonic()
 
     async def talk(client: Client, number: int) -> None:
-        while (now := time.monotonic()) < begun + WARM_UP + SECONDS:
+        while (now := time.monotonic()) < start + WARM_UP + SECONDS:
             await client.send("crab", "!say hello there", sender=f"s{number}")
-            if now > begun + WARM_UP:
-                took.append((time.monotonic() - now) * 1e3)
+            if now > start + WARM_UP:
+                latencies.append((time.monotonic() - now) * 1e3)
 
     async with AsyncExitStack() as stack:
         clients = [
@@ -110,9 +108,9 @@ async def run_crowd(homes: list[Path], conversations: int) -> tuple[float, list[
         ]
         for client in clients:
             await client.send("crab", "!say warm", sender="warm")
-        begun = time.monotonic()
+        start = time.monotonic()
         await asyncio.gather(*(talk(clients[n % len(clients)], n) for n in range(conversations)))
-    return len(took) / SECONDS, took
+    return len(latencies) / SECONDS, latencies
 
 
 def measure_turns(model: str, server: PostgresServer, scratch: Path) -> BenchTable:
@@ -134,21 +132,21 @@ def measure_turns(model: str, server: PostgresServer, scratch: Path) -> BenchTab
                 for n in range(count)
             ]
             for people in CROWDS:
-                spent = sum(one.cpu_seconds() for one in daemons)
-                kept = read_tree_cpu_seconds(server.pid) if url else 0.0
-                rate, took = uvloop.run(run_crowd([one.home for one in daemons], people))
-                spent = sum(one.cpu_seconds() for one in daemons) - spent
-                kept = read_tree_cpu_seconds(server.pid) - kept if url else 0.0
-                done = rate * (SECONDS + WARM_UP)
+                spent = sum(daemon.cpu_seconds() for daemon in daemons)
+                database_spent = read_tree_cpu_seconds(server.pid) if url else 0.0
+                rate, latencies = uvloop.run(run_crowd([daemon.home for daemon in daemons], people))
+                spent = sum(daemon.cpu_seconds() for daemon in daemons) - spent
+                database_spent = read_tree_cpu_seconds(server.pid) - database_spent if url else 0.0
+                turns = rate * (SECONDS + WARM_UP)
                 table.add_row(
                     name,
                     str(count),
                     str(people),
                     f"{rate:,.0f}",
-                    f"{compute_percentile(took, 0.5):.1f}",
-                    f"{compute_percentile(took, 0.99):.1f}",
-                    f"{(spent + kept) / done * 1e3:.2f}",
-                    f"{kept / done * 1e3:.2f}",
+                    f"{compute_percentile(latencies, 0.5):.1f}",
+                    f"{compute_percentile(latencies, 0.99):.1f}",
+                    f"{(spent + database_spent) / turns * 1e3:.2f}",
+                    f"{database_spent / turns * 1e3:.2f}",
                 )
     return table
 
@@ -157,34 +155,34 @@ def measure_turns(model: str, server: PostgresServer, scratch: Path) -> BenchTab
 
 
 async def time_appends(storage: Storage) -> list[float]:
-    """In microseconds, one after the other, within one turn."""
+    """Time appends one after the other within one turn, in microseconds."""
     pair = Pair("crab", "user")
     claim = storage.claim_turn(pair, "bench")
     if claim is not None:
         await claim.acquire()
     meta = MetaRecord(agent=pair.agent, created_by=pair.sender, created_at="now")
     await storage.append(pair, [meta], create=True)
-    took = []
+    times = []
     for number in range(1_000):
         record = MessageRecord(number, "now", Message("user", "what was said " * 20))
-        begun = time.perf_counter()
+        start = time.perf_counter()
         await storage.append(pair, [record])
-        took.append((time.perf_counter() - begun) * 1e6)
+        times.append((time.perf_counter() - start) * 1e6)
     if claim is not None:
         claim.release()
-    return took[100:]
+    return times[100:]
 
 
 async def time_claims(storage: PostgresStorage) -> list[float]:
-    """A turn taken and given back."""
-    took = []
+    """Time acquiring and releasing the lease of a turn, in microseconds."""
+    times = []
     for _ in range(500):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         claim = storage.claim_turn(Pair("crab", "claimed"), "bench")
         await claim.acquire()
         claim.release()
-        took.append((time.perf_counter() - begun) * 1e6)
-    return took[50:]
+        times.append((time.perf_counter() - start) * 1e6)
+    return times[50:]
 
 
 async def measure_writes(server: PostgresServer, scratch: Path) -> BenchTable:
@@ -192,21 +190,23 @@ async def measure_writes(server: PostgresServer, scratch: Path) -> BenchTable:
     files = FileStorage(scratch / "written")
     shared = PostgresStorage(scratch, create_schema(server))
     await shared.open()
-    measured = (
+    results = (
         ("append, files", await time_appends(files)),
         ("append, PostgreSQL", await time_appends(shared)),
         ("lease, PostgreSQL", await time_claims(shared)),
     )
-    for name, took in measured:
+    for name, times in results:
         table.add_row(
-            name, f"{compute_percentile(took, 0.5):,.0f}", f"{compute_percentile(took, 0.99):,.0f}"
+            name,
+            f"{compute_percentile(times, 0.5):,.0f}",
+            f"{compute_percentile(times, 0.99):,.0f}",
         )
     await files.close()
     await shared.close()
     return table
 
 
-# ── A start ────────────────────────────────────────────────────────────────────────────────────
+# ── Starting ───────────────────────────────────────────────────────────────────────────────────
 
 FILL = """
 WITH made AS (
@@ -233,8 +233,8 @@ def measure_restarts(model: str, server: PostgresServer, scratch: Path) -> Bench
     for count in (0, 1_000, CONVERSATIONS):
         url = create_schema(server)
         config = CONFIG.format(url=model, storage=format_storage_section(url))
-        with run_daemon(scratch / f"start{count}", config) as running:
-            uvloop.run(time_first_turn(running.home))  # makes the schema
+        with run_daemon(scratch / f"start{count}", config) as daemon:
+            uvloop.run(time_first_turn(daemon.home))  # creates the schema
         for start in range(1, count + 1, 10_000):
             execute_sql(url, FILL.format(first=start, last=min(start + 9_999, count)))
         execute_sql(url, "ANALYZE")
@@ -242,12 +242,12 @@ def measure_restarts(model: str, server: PostgresServer, scratch: Path) -> Bench
         firsts: list[float] = []
         memory = 0.0
         for _ in range(5):
-            begun = time.perf_counter()
-            with run_daemon(scratch / f"start{count}", config) as running:
-                pong, first = uvloop.run(time_first_turn(running.home, begun))
+            started = time.perf_counter()
+            with run_daemon(scratch / f"start{count}", config) as daemon:
+                pong, first = uvloop.run(time_first_turn(daemon.home, started))
                 pongs.append(pong)
                 firsts.append(first)
-                memory = read_rss(running.pid)
+                memory = read_rss(daemon.pid)
         table.add_row(
             f"{count:,}",
             f"{compute_percentile(pongs, 0.5):.0f}",
@@ -257,12 +257,12 @@ def measure_restarts(model: str, server: PostgresServer, scratch: Path) -> Bench
     return table
 
 
-async def time_first_turn(home: Path, begun: float = 0.0) -> tuple[float, float]:
+async def time_first_turn(home: Path, started: float = 0.0) -> tuple[float, float]:
     async with connect(home=home) as client:
         await client.ping()
         pong = time.perf_counter()
         await client.send("crab", "!say hello", sender="first")
-        return (pong - begun) * 1e3, (time.perf_counter() - pong) * 1e3
+        return (pong - started) * 1e3, (time.perf_counter() - pong) * 1e3
 
 
 def create_schema(server: PostgresServer) -> str:

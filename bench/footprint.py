@@ -1,4 +1,4 @@
-"""Footprint: how soon a daemon answers, what it weighs, and what a thousand idle clients add."""
+"""Footprint: a daemon's start-up time, its memory, and the memory of a thousand idle clients."""
 
 import asyncio
 import subprocess
@@ -14,7 +14,7 @@ CONNECTIONS = (10, 100, 1000)
 
 
 def time_first_pong(home: Path) -> float:
-    """Milliseconds from starting the process to the first pong, as a client sees it that waits."""
+    """Return milliseconds from starting the process to the first pong that a client gets."""
     import socket
 
     command = [str(Path(sys.executable).with_name("crabtalkd")), "run", "--home", str(home)]
@@ -60,9 +60,9 @@ async def measure_idle() -> BenchTable:
                 writer.write(PING)
                 await reader.readexactly(6)
                 writers.append(writer)
-            now_at = read_rss(process.pid)
-            more = now_at - base
-            table.add_row(str(count), f"{now_at:.1f}", f"{more:.1f}", f"{more * 1024 / count:.1f}")
+            rss = read_rss(process.pid)
+            more = rss - base
+            table.add_row(str(count), f"{rss:.1f}", f"{more:.1f}", f"{more * 1024 / count:.1f}")
         for writer in writers:
             writer.close()
     return table

@@ -1,9 +1,9 @@
-"""Gateways: how soon a chat has its answer, alone and in a crowd, and what the crowd weighs.
+"""Gateways: the time to an answer, for one chat and for many, and the memory of many.
 
-The gateway is the one of the manual's page, a process of its own, on the library that Telegram's
-and WeChat's are on; the chat service is in this process, over real HTTP, and the model answers at
-once. The time of an answer is that from when the service has the message until it has the answer;
-flushes of the journal and requests to the service are part of it.
+The gateway is the example of the manual, in a process of its own, on the library that the Telegram
+and WeChat gateways use. The chat service is in this process, over real HTTP, and the model answers
+at once. The time of an answer is from when the service has the message until it has the answer,
+including flushes of the journal and requests to the service.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ CROWDS = (1, 50, 200)
 ROUNDS = 10
 SOAK = 40
 PERIOD = 20.0  # seconds
-# Seconds that no answer may take.
+# Timeout of an answer in seconds.
 PATIENCE = 60
 
 
 @contextmanager
 def run_gateway(home: Path, url: str, people: list[str]) -> Iterator[int]:
-    """The page's program; its process id."""
+    """Run the example program of the manual's page; yields its process id."""
     settings = {"token": "coo", "base_url": url, "allowed_users": people}
     write_settings(home / "config" / "pigeon.toml", settings)
     program = home / "pigeon.py"
@@ -64,7 +64,7 @@ class ChatCrowd:
             future.set_result(None)
 
     async def ask(self, person: str) -> float:
-        """Milliseconds until the answer is there."""
+        """Send a message and return the milliseconds until the answer."""
         text = f"answer-{next(self._numbers)}."
         future = asyncio.get_running_loop().create_future()
         self._waiting[person] = (text, future)
@@ -75,26 +75,26 @@ class ChatCrowd:
         return (read_clock() - start) * 1000
 
     async def ask_all(self, people: list[str], rounds: int) -> list[float]:
-        took: list[float] = []
+        times: list[float] = []
         for _ in range(rounds):
-            took += await asyncio.gather(*map(self.ask, people))
+            times += await asyncio.gather(*map(self.ask, people))
             self._clear_service_logs()
-        return took
+        return times
 
     async def ask_in_turn(self, people: list[str], period: float) -> list[float]:
-        """Each says something once in so many seconds, as people do, not all at once."""
+        """Have each person send one message per period, spread out, as people do."""
 
-        async def after(delay: float, person: str) -> float:
+        async def ask_later(delay: float, person: str) -> float:
             await asyncio.sleep(delay)
             return await self.ask(person)
 
         gap = period / len(people)
-        took = await asyncio.gather(*(after(n * gap, one) for n, one in enumerate(people)))
+        times = await asyncio.gather(*(ask_later(n * gap, name) for n, name in enumerate(people)))
         self._clear_service_logs()
-        return took
+        return times
 
     def _clear_service_logs(self) -> None:
-        """What the service remembers for tests."""
+        """Clear what the service records for tests."""
         service = self._service
         del service.messages[:-1000]
         for log in (service.times, service.calls, service.acknowledged, service.typing):
@@ -117,16 +117,16 @@ async def measure_crowds(home: Path) -> BenchTable:
             await crowd.ask_all(people[:1], ROUNDS)
             for size in CROWDS:
                 spent = read_cpu_seconds(pid)
-                took = await crowd.ask_all(people[:size], ROUNDS)
+                times = await crowd.ask_all(people[:size], ROUNDS)
                 spent = read_cpu_seconds(pid) - spent
-                calm = await crowd.ask_in_turn(people[:size] * max(1, 50 // size), PERIOD)
+                spread_times = await crowd.ask_in_turn(people[:size] * max(1, 50 // size), PERIOD)
                 table.add_row(
                     f"{size}",
-                    f"{compute_percentile(calm, 0.5):.1f}",
-                    f"{compute_percentile(calm, 0.99):.1f}",
-                    f"{compute_percentile(took, 0.5):.1f}",
-                    f"{compute_percentile(took, 0.99):.1f}",
-                    f"{spent / len(took) * 1000:.1f}",
+                    f"{compute_percentile(spread_times, 0.5):.1f}",
+                    f"{compute_percentile(spread_times, 0.99):.1f}",
+                    f"{compute_percentile(times, 0.5):.1f}",
+                    f"{compute_percentile(times, 0.99):.1f}",
+                    f"{spent / len(times) * 1000:.1f}",
                     f"{read_rss(pid):.0f}",
                 )
             before = read_rss(pid)

@@ -1,7 +1,8 @@
-"""History: what a long conversation costs, and what many of them cost.
+"""History: the cost of long conversations, and of many conversations.
 
-An append should not notice how long the log is, loading should be linear in what follows the last
-marker, and neither a listing nor a start should notice how many conversations there are by much.
+The time of an append should not depend on the length of the log, loading should be linear in the
+messages after the last marker, and listings and starts should hardly depend on the number of
+conversations.
 """
 
 import asyncio
@@ -64,35 +65,35 @@ async def measure_by_length() -> BenchTable:
             page = await time_best(partial(storage.read_page, pair, size - 100, 100))
             appends = []
             for number in range(200):
-                begun = read_clock()
+                start = read_clock()
                 await storage.append(pair, make_messages(1, size + number))
-                appends.append((read_clock() - begun) * 1e3)
+                appends.append((read_clock() - start) * 1e3)
             total = size + 200
             marker = MarkerRecord("crab-user-1", AT, "They met.", "They met.", total)
             await storage.append(pair, [marker, make_meta(pair, total), *make_messages(2, total)])
-            folded = await time_best(partial(storage.load_and_repair, pair))
+            after_marker = await time_best(partial(storage.load_and_repair, pair))
             await storage.close()
         table.add_row(
             f"{size:,}",
             f"{compute_percentile(appends, 0.5):.2f}",
             f"{load:.2f}",
-            f"{folded:.2f}",
+            f"{after_marker:.2f}",
             f"{page:.2f}",
         )
     return table
 
 
 async def time_best(work: Callable[[], Awaitable[object]], rounds: int = 7) -> float:
-    taken = []
+    times = []
     for _ in range(rounds):
-        begun = read_clock()
+        start = read_clock()
         await work()
-        taken.append((read_clock() - begun) * 1e3)
-    return min(taken)
+        times.append((read_clock() - start) * 1e3)
+    return min(times)
 
 
 async def fill_home(home: Path, count: int) -> None:
-    """So many conversations of a few messages each."""
+    """Create `count` conversations of a few messages each."""
     storage = FileStorage(home, flush=False)
     for start in range(0, count, 500):
         pairs = [Pair("crab", f"tg:{number}") for number in range(start, min(start + 500, count))]
@@ -142,7 +143,7 @@ def measure_by_number() -> BenchTable:
 
 async def measure_start(home: Path, count: int) -> tuple[float, float, float, float, float]:
     crabtalkd = str(Path(sys.executable).with_name("crabtalkd"))
-    begun = read_clock()
+    start = read_clock()
     process = await asyncio.create_subprocess_exec(
         crabtalkd, "run", "--home", str(home), "--tcp", "off", stderr=subprocess.PIPE
     )
@@ -151,14 +152,14 @@ async def measure_start(home: Path, count: int) -> tuple[float, float, float, fl
         await process.stderr.readline()
         async with connect(home=home) as client:
             await client.ping()
-            started = (read_clock() - begun) * 1e3
+            started = (read_clock() - start) * 1e3
             idle = read_rss(process.pid)
             listings = []
             for _ in range(3):
-                begun = read_clock()
-                found = await client.list_conversations()
-                listings.append((read_clock() - begun) * 1e3)
-                assert len(found.conversations) == count
+                start = read_clock()
+                reply = await client.list_conversations()
+                listings.append((read_clock() - start) * 1e3)
+                assert len(reply.conversations) == count
             return started, listings[0], min(listings[1:]), idle, read_rss(process.pid)
     finally:
         process.terminate()

@@ -1,10 +1,10 @@
-"""Load: a whole daemon under the work of a thousand people, until it breaks.
+"""Load: a daemon under the work of a thousand people, and more until it breaks.
 
     python -m bench load [--seconds N] [--against DIR] [--profile] [--steps] [--no-crowds]
 
-`--against` measures a second daemon from the sources in DIR as well, turn and turn about with this
-one. `--profile` adds where the time goes, as py-spy sees it. `--steps` adds more and more work
-until something gives. Who the people are and what is heard of them is in `crowd`.
+`--against` also measures a daemon from the sources in DIR, alternating with this one. `--profile`
+shows where the time goes, as py-spy sees it. `--steps` adds work until something fails. The load
+itself is in `load_generator`.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from .processes import compute_percentile, pin_to_core
 from .tables import BenchTable
 
 DEFAULT_SECONDS = 60
-# Crowds that come one after the other, each for so many seconds.
+# Crowds that come one after the other, and the seconds of each.
 CROWD_COUNT, CROWD_SECONDS = 8, 10
-# A step of those that are taken until it breaks.
+# Seconds of each step of `--steps`.
 STEP_SECONDS = 8
 # Behind by more than this, a daemon no longer keeps up.
 MAX_LAG_MS = 1000.0
@@ -55,20 +55,20 @@ def create_crowd_table() -> BenchTable:
 
 
 def add_crowd_row(table: BenchTable, work: CrowdLoad, outcome: CrowdOutcome) -> None:
-    watch = outcome.monitor
-    size, descriptors = watch.find_peaks()
+    monitor = outcome.monitor
+    size, descriptors = monitor.find_peaks()
     chunks = work.conversations * work.chunks
-    lasted = watch.samples[-1][0] - watch.samples[0][0]
+    seconds = monitor.samples[-1][0] - monitor.samples[0][0]
     table.add_row(
-        watch.daemon.name,
+        monitor.daemon.name,
         str(work),
         *format_lags(outcome.lags),
         str(sum(outcome.faults.values())),
-        f"{watch.cpu['daemon'] * lasted / chunks * 1e6:.0f}",
-        f"{watch.cpu['daemon'] * 100:.0f}",
-        f"{watch.queued_share * 100:.0f}",
+        f"{monitor.cpu['daemon'] * seconds / chunks * 1e6:.0f}",
+        f"{monitor.cpu['daemon'] * 100:.0f}",
+        f"{monitor.queued_share * 100:.0f}",
         f"{size:.0f}",
-        f"{watch.memory_slope():+.1f}",
+        f"{monitor.memory_slope():+.1f}",
         f"{descriptors:,}",
     )
 
@@ -88,21 +88,20 @@ def build_background_table(outcomes: list[tuple[CrowdLoad, CrowdOutcome]]) -> Be
         "Load: what goes on beside it, ms", ["", "beside", "times", "p50", "p99", "max"]
     )
     for work, outcome in outcomes:
-        for name, took in outcome.background.latencies.items():
+        for name, times in outcome.background.latencies.items():
             table.add_row(
                 f"{name}, {outcome.monitor.daemon.name}",
                 str(work),
-                f"{len(took):,}",
-                f"{compute_percentile(took, 0.5):.1f}",
-                f"{compute_percentile(took, 0.99):.1f}",
-                f"{max(took):.0f}",
+                f"{len(times):,}",
+                f"{compute_percentile(times, 0.5):.1f}",
+                f"{compute_percentile(times, 0.99):.1f}",
+                f"{max(times):.0f}",
             )
     return table
 
 
 def measure_crowds_in_turn(subject: BenchDaemon, model: int) -> BenchTable:
-    """Memory over time: of an answer that grows it takes more by the second, of crowd after crowd
-    it must not."""
+    """Measure memory over time: it may grow with a growing answer, but not from crowd to crowd."""
     table = BenchTable(
         f"Load: RSS in MB, {CROWD_COUNT} crowds one after another, {subject.name}",
         ["crowd", "least", "most", "lost or reordered"],
@@ -114,14 +113,14 @@ def measure_crowds_in_turn(subject: BenchDaemon, model: int) -> BenchTable:
     for number in range(CROWD_COUNT):
         outcome = uvloop.run(run_load(CrowdLoad(1000, 5, CROWD_SECONDS), subject, model))
         sizes = [size for _, size, _ in outcome.monitor.samples[CROWD_SECONDS // 3 :]]
-        wrong = str(sum(outcome.faults.values()))
-        table.add_row(str(number + 1), f"{min(sizes):.0f}", f"{max(sizes):.0f}", wrong)
+        faults = str(sum(outcome.faults.values()))
+        table.add_row(str(number + 1), f"{min(sizes):.0f}", f"{max(sizes):.0f}", faults)
         gc.collect()
     return table
 
 
 def measure_steps(subject: BenchDaemon, model: int) -> BenchTable:
-    """More and more of the same work, until something gives."""
+    """Run more and more of the same work until something fails."""
     table = BenchTable(
         "Load: until it breaks",
         [
@@ -137,16 +136,16 @@ def measure_steps(subject: BenchDaemon, model: int) -> BenchTable:
         for conversations in sizes:
             work = CrowdLoad(conversations, rate, STEP_SECONDS)
             outcome = uvloop.run(run_load(work, subject, model))
-            watch = outcome.monitor
-            size, descriptors = watch.find_peaks()
+            monitor = outcome.monitor
+            size, descriptors = monitor.find_peaks()
             table.add_row(
                 str(work),
                 f"{conversations * rate:,}",
                 *format_lags(outcome.lags),
                 str(sum(outcome.faults.values())),
-                f"{watch.cpu['daemon'] * 100:.0f}",
-                f"{watch.queued_share * 100:.0f}",
-                *(f"{watch.cpu[name] * 100:.0f}" for name in ("model", "clients")),
+                f"{monitor.cpu['daemon'] * 100:.0f}",
+                f"{monitor.queued_share * 100:.0f}",
+                *(f"{monitor.cpu[name] * 100:.0f}" for name in ("model", "clients")),
                 f"{size:.0f}",
                 f"{descriptors:,}",
                 next((fault for fault, _ in outcome.faults.most_common(1)), ""),
@@ -161,13 +160,13 @@ def measure_steps(subject: BenchDaemon, model: int) -> BenchTable:
 
 
 def profile_daemon(subject: BenchDaemon, work: CrowdLoad, model: int, seconds: int) -> BenchTable:
-    """Where the daemon's time goes while it works, as py-spy sees it from outside."""
+    """Profile the working daemon from outside, with py-spy."""
     spy = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if spy is None:
         raise SystemExit("py-spy is not here; make setup installs it")
     raw = subject.home / "profile"
-    # Seen while it holds the interpreter: by the clock, time others took its core for is its own.
-    # Each look stops it for a moment, so that looking often would change what is seen.
+    # --gil counts only samples that hold the interpreter: by the clock, time when other processes
+    # had the core would count too. Each sample stops the daemon for a moment, so the rate is low.
     options = ["--gil", "-p", str(subject.pid), "-d", str(seconds), "-r", "100"]
     command = [spy, "record", *options, "-f", "raw", "-o", str(raw)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -187,7 +186,7 @@ def profile_daemon(subject: BenchDaemon, work: CrowdLoad, model: int, seconds: i
 
 
 def read_profile(raw: str) -> tuple[Counter[str], Counter[str]]:
-    """Samples by function: those it was seen at work in itself, and those it was part of."""
+    """Count samples by function: at the top of the stack, and anywhere in the stack."""
     own: Counter[str] = Counter()
     within: Counter[str] = Counter()
     for line in raw.splitlines():
@@ -201,7 +200,7 @@ def read_profile(raw: str) -> tuple[Counter[str], Counter[str]]:
     return own, within
 
 
-# ── All of it ──────────────────────────────────────────────────────────────────────────────────
+# ── Running ────────────────────────────────────────────────────────────────────────────────────
 
 
 def run_benchmark(arguments: list[str]) -> list[BenchTable]:
@@ -224,7 +223,7 @@ def run_benchmark(arguments: list[str]) -> list[BenchTable]:
             subjects.insert(0, stack.enter_context(other))
         stack.enter_context(pin_to_core(-1))
         stack.enter_context(limit_descriptors(hard))
-        gc.disable()  # the clients' own pauses are not the daemon's
+        gc.disable()  # pauses of the clients would count as the daemon's
         crowds = create_crowd_table()
         outcomes = []
         for work in (CrowdLoad(1000, 5, options.seconds), CrowdLoad(150, 50, options.seconds)):
@@ -250,7 +249,7 @@ def run_benchmark(arguments: list[str]) -> list[BenchTable]:
 
 @contextmanager
 def limit_descriptors(count: int) -> Iterator[None]:
-    """Lets this process, and those it starts, have so many."""
+    """Set the limit of open files for this process and those it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
     try:

@@ -1,9 +1,9 @@
-"""A crowd: many people who talk to a daemon at once, and everything that is heard of it.
+"""The load: many people who talk to a daemon at once, and checks of everything they receive.
 
-The model server stamps each chunk as it writes it. A client knows by the stamps how late a chunk
-is, that none is missing or out of order, and afterwards compares all of them with what the daemon
-has kept. Of a hundred turns five call a tool and one is a guest's; searches, memory and pings go on
-beside them, from clients of their own. The daemon has a core; all others share another.
+The model server stamps each chunk when it writes it. From the stamps a client knows how late a
+chunk is, and whether chunks are missing or out of order; afterwards all are compared with the
+stored messages. Of a hundred turns five call a tool and one is a guest's. Other clients search,
+remember and ping meanwhile. The daemon has a core; all others share another.
 """
 
 import asyncio
@@ -47,12 +47,12 @@ TOOL_TURN_EVENTS = [
 @dataclass(frozen=True)
 class CrowdLoad:
     conversations: int
-    rate: int  # chunks a second, each
+    rate: int  # chunks a second of each conversation
     seconds: int
 
     @property
     def chunks(self) -> int:
-        """Of one conversation."""
+        """The chunks of one conversation."""
         return self.rate * self.seconds
 
     def __str__(self) -> str:
@@ -63,12 +63,12 @@ class CrowdLoad:
 
 
 class TurnListener(FramedChunkReader):
-    """One turn, with everything that is heard of it."""
+    """Reads one turn and records everything it receives."""
 
     def __init__(self, request: bytes, chunks: int) -> None:
         super().__init__(request, chunks)
-        self.received_stamps: list[int] = []  # its chunks
-        self.event_kinds: list[str] = []  # kinds of its events; of several alike in a row, one
+        self.received_stamps: list[int] = []  # of the chunks
+        self.event_kinds: list[str] = []  # consecutive events of one kind count once
         self.error = ""
 
     def find_stamps(self, data: bytes) -> Iterator[int]:
@@ -80,7 +80,7 @@ class TurnListener(FramedChunkReader):
             if kind == "chunk":
                 stamp = int(message.stream.chunk.content)
                 self.received_stamps.append(stamp)
-                self._left += 1  # it is over with its end, not with its last chunk
+                self._left += 1  # the turn ends with its end event, not with its last chunk
                 yield stamp
             elif kind in ("end", "none"):
                 self.error = message.stream.end.error or message.error.message
@@ -89,12 +89,12 @@ class TurnListener(FramedChunkReader):
 
 @dataclass
 class CrowdTurn:
-    """What is asked of the daemon, and what has to come of it."""
+    """A turn of the crowd: its request and the expected result."""
 
     number: int
     chunks: int
     rate: int
-    crowd: int = 0  # no two have a conversation in common
+    crowd: int = 0  # part of the sender, so that crowds share no conversations
 
     @property
     def sender(self) -> str:
@@ -124,30 +124,32 @@ class CrowdTurn:
             message.guest = "shrimp"
         return encode_frame(wire.ClientMessage(stream=message))
 
-    def find_fault(self, voice: TurnListener, kept: list[str]) -> str:
-        """What was lost, or came in another order; empty when all is as it should be."""
-        if voice.error:
-            return voice.error
-        if len(voice.received_stamps) != self.chunks:
-            return f"{self.chunks - len(voice.received_stamps)} of {self.chunks} chunks lost"
+    def find_fault(self, listener: TurnListener, stored: list[str]) -> str:
+        """Say what was lost or came in another order; empty if nothing is wrong."""
+        if listener.error:
+            return listener.error
+        if len(listener.received_stamps) != self.chunks:
+            return f"{self.chunks - len(listener.received_stamps)} of {self.chunks} chunks lost"
         if any(
-            a >= b for a, b in zip(voice.received_stamps, voice.received_stamps[1:], strict=False)
+            a >= b
+            for a, b in zip(listener.received_stamps, listener.received_stamps[1:], strict=False)
         ):
             return "chunks out of order"
-        if voice.event_kinds != self.expected_events:
-            return f"events out of order: {' '.join(voice.event_kinds)}"
-        return "" if "".join(kept) == join_stamps(voice.received_stamps) else "what is kept differs"
+        if listener.event_kinds != self.expected_events:
+            return f"events out of order: {' '.join(listener.event_kinds)}"
+        is_stored = "".join(stored) == join_stamps(listener.received_stamps)
+        return "" if is_stored else "what is kept differs"
 
 
 def join_stamps(stamps: list[int]) -> str:
     return "".join(f"{stamp:019d} " for stamp in stamps)
 
 
-# ── Beside them ────────────────────────────────────────────────────────────────────────────────
+# ── Background requests ────────────────────────────────────────────────────────────────────────
 
 
 class BackgroundRequests:
-    """Searches, memory and pings while the turns go on: how long each took, in ms."""
+    """Searches, memory and pings while the turns go on, with their latencies in ms."""
 
     def __init__(self) -> None:
         self.latencies: dict[str, list[float]] = {}
@@ -176,7 +178,7 @@ class BackgroundRequests:
                 done, _ = await asyncio.wait(tasks)
                 for task in done:
                     if not task.cancelled():
-                        task.result()  # it ended because something failed
+                        task.result()  # raises the error that ended the task
 
     async def _repeat(
         self,
@@ -185,13 +187,13 @@ class BackgroundRequests:
         pause: float,
         act: Callable[[Client, int], Awaitable[object]],
     ) -> None:
-        took = self.latencies.setdefault(name, [])
+        latencies = self.latencies.setdefault(name, [])
         number = 0
         while True:
             number += 1
-            begun = time.monotonic()
+            start = time.monotonic()
             await act(client, number)
-            took.append((time.monotonic() - begun) * 1e3)
+            latencies.append((time.monotonic() - start) * 1e3)
             await asyncio.sleep(pause)
 
     async def _remember(self, client: Client, number: int) -> None:
@@ -200,7 +202,7 @@ class BackgroundRequests:
         await client.send("crab", script, sender="beside")
 
 
-# ── What it takes ──────────────────────────────────────────────────────────────────────────────
+# ── The daemon and its resources ───────────────────────────────────────────────────────────────
 
 
 @dataclass
@@ -218,7 +220,7 @@ class BenchDaemon:
 def run_daemon(
     name: str, home: Path, url: str, source: Path | None = None
 ) -> Iterator[BenchDaemon]:
-    """A daemon with two agents, on its own core. From other sources, if they are given."""
+    """Run a daemon with two agents on its own core, from the sources in `source` if given."""
     (home / "agents").mkdir(mode=0o700, parents=True)
     (home / "config.toml").write_text(CONFIG.format(url=url))
     for agent in ("crab", "shrimp"):
@@ -241,12 +243,12 @@ def run_daemon(
 
 @dataclass
 class ResourceMonitor:
-    """What the processes take, once a second."""
+    """Samples the resources of the processes once a second."""
 
     daemon: BenchDaemon
     model: int
-    samples: list[tuple[float, float, int]] = field(default_factory=list)  # when, RSS, descriptors
-    cpu: dict[str, float] = field(default_factory=dict)  # cores, of each process
+    samples: list[tuple[float, float, int]] = field(default_factory=list)  # time, RSS, descriptors
+    cpu: dict[str, float] = field(default_factory=dict)  # cores used by each process
     queued_share: float = 0.0  # share of the time in which the daemon waited for its core
 
     @asynccontextmanager
@@ -254,26 +256,26 @@ class ResourceMonitor:
         pids = {"daemon": self.daemon.pid, "model": self.model, "clients": os.getpid()}
         before = {name: read_cpu_seconds(pid) for name, pid in pids.items()}
         waited = read_queued_seconds(self.daemon.pid)
-        begun = time.monotonic()
+        start = time.monotonic()
         task = asyncio.ensure_future(self._sample())
         try:
             yield
         finally:
             task.cancel()
-            lasted = time.monotonic() - begun
-            self.queued_share = (read_queued_seconds(self.daemon.pid) - waited) / lasted
+            seconds = time.monotonic() - start
+            self.queued_share = (read_queued_seconds(self.daemon.pid) - waited) / seconds
             self.cpu = {
-                name: (read_cpu_seconds(pid) - before[name]) / lasted for name, pid in pids.items()
+                name: (read_cpu_seconds(pid) - before[name]) / seconds for name, pid in pids.items()
             }
 
     async def _sample(self) -> None:
         while True:
-            one = time.monotonic(), read_rss(self.daemon.pid), self.daemon.count_descriptors()
-            self.samples.append(one)
+            sample = time.monotonic(), read_rss(self.daemon.pid), self.daemon.count_descriptors()
+            self.samples.append(sample)
             await asyncio.sleep(1)
 
     def memory_slope(self) -> float:
-        """MB a minute, once everybody is there."""
+        """Return the growth in MB a minute after all conversations have begun."""
         steady = self.samples[int(len(self.samples) * WARM_UP) :]
         return fit_slope([(when, size) for when, size, _ in steady]) * 60
 
@@ -282,12 +284,12 @@ class ResourceMonitor:
 
 
 def read_queued_seconds(pid: int) -> float:
-    """Seconds a process was ready to run and others had its core."""
+    """Return the seconds a process was ready to run while others had its core."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def fit_slope(points: list[tuple[float, float]]) -> float:
-    """Of the straight line closest to them."""
+    """Return the slope of the straight line that fits the points best."""
     x = sum(p[0] for p in points) / len(points)
     y = sum(p[1] for p in points) / len(points)
     spread = sum((p[0] - x) ** 2 for p in points)
@@ -303,51 +305,51 @@ class CrowdOutcome:
 
 
 async def run_load(work: CrowdLoad, subject: BenchDaemon, model: int) -> CrowdOutcome:
-    """All of it at once, begun evenly over two seconds, and compared with what is kept."""
+    """Run all turns at once, begun evenly over two seconds, and compare them with the storage."""
     loop = asyncio.get_running_loop()
     path = RunFiles.for_home(subject.home).socket_path
     crowd = next(CROWD_NUMBERS)
     turns = [
         CrowdTurn(number, work.chunks, work.rate, crowd) for number in range(work.conversations)
     ]
-    voices: list[TurnListener | OSError] = []
-    watch, beside = ResourceMonitor(subject, model), BackgroundRequests()
+    listeners: list[TurnListener | OSError] = []
+    monitor, background = ResourceMonitor(subject, model), BackgroundRequests()
     async with connect(home=subject.home, timeout=PATIENCE) as client:
-        async with beside.run_beside(subject.home), watch.watch_processes():
+        async with background.run_beside(subject.home), monitor.watch_processes():
             start = loop.time()
             for turn in turns:
                 try:
-                    voice = await open_reader(
+                    listener = await open_reader(
                         path, TurnListener, turn.encode_request(), turn.chunks
                     )
-                    voices.append(cast("TurnListener", voice))
+                    listeners.append(cast("TurnListener", listener))
                 except OSError as error:
-                    voices.append(error)
+                    listeners.append(error)
                 due = start + (turn.number + 1) / work.conversations * 2
                 await asyncio.sleep(max(0.0, due - loop.time()))
-            waits = [voice.done for voice in voices if isinstance(voice, TurnListener)]
+            waits = [listener.done for listener in listeners if isinstance(listener, TurnListener)]
             await asyncio.wait(waits, timeout=work.seconds + PATIENCE)
-        lags, wrong = await compare_turns(client, turns, voices)
-    for one in voices:
-        if isinstance(one, TurnListener):
-            if one.done.done():
-                one.done.exception()  # a stream that broke is among what is wrong
-            one.close()
-    return CrowdOutcome(lags, wrong, beside, watch)
+        lags, faults = await compare_turns(client, turns, listeners)
+    for listener_or_error in listeners:
+        if isinstance(listener_or_error, TurnListener):
+            if listener_or_error.done.done():
+                listener_or_error.done.exception()  # a broken stream is already among the faults
+            listener_or_error.close()
+    return CrowdOutcome(lags, faults, background, monitor)
 
 
 async def compare_turns(
-    client: Client, turns: list[CrowdTurn], voices: list[TurnListener | OSError]
+    client: Client, turns: list[CrowdTurn], listeners: list[TurnListener | OSError]
 ) -> tuple[list[float], Counter[str]]:
     lags: list[float] = []
-    wrong: Counter[str] = Counter()
-    for turn, voice in zip(turns, voices, strict=True):
-        if isinstance(voice, OSError):
-            wrong[f"no connection: {voice.strerror}"] += 1
+    faults: Counter[str] = Counter()
+    for turn, listener in zip(turns, listeners, strict=True):
+        if isinstance(listener, OSError):
+            faults[f"no connection: {listener.strerror}"] += 1
             continue
         page = await client.list_messages("crab", sender=turn.sender)
-        kept = [m.content for m in page.messages if m.role == "assistant" and m.content]
-        if fault := turn.find_fault(voice, kept):
-            wrong[fault] += 1
-        lags += voice.lags[int(turn.chunks * WARM_UP) :]
-    return lags, wrong
+        stored = [m.content for m in page.messages if m.role == "assistant" and m.content]
+        if fault := turn.find_fault(listener, stored):
+            faults[fault] += 1
+        lags += listener.lags[int(turn.chunks * WARM_UP) :]
+    return lags, faults

@@ -1,8 +1,8 @@
-"""Memory: what writing, opening and searching cost, by the number of entries.
+"""Memory: the cost of writing, opening and searching, by the number of entries.
 
-A write should not notice how many there are, and a search of ten thousand should stay below a
-millisecond. Words are used as words are: few in half of all entries, most in hardly any. Each size
-has a process of its own, so that what it occupies is what it needs.
+The time of a write should not depend on the number of entries, and a search of ten thousand should
+stay below a millisecond. Word frequencies are realistic: a few words are in half of all entries,
+most in hardly any. Each size runs in a process of its own, so that its memory can be measured.
 """
 
 import json
@@ -55,34 +55,34 @@ def fill_memory(path: Path, size: int) -> None:
 
 
 def measure_memory(path: Path) -> dict[str, list[float]]:
-    """In milliseconds, but for `rss`, which is in MB: before it is opened, and after."""
+    """Return milliseconds by label; `rss` is in MB, before and after opening."""
     dice = random.Random(1)  # noqa: S311
     before = read_rss(os.getpid())
-    begun = read_clock()
+    start = read_clock()
     with Memory.open(path) as memory:
-        found = {"open": [(read_clock() - begun) * 1e3], "rss": [before, read_rss(os.getpid())]}
+        results = {"open": [(read_clock() - start) * 1e3], "rss": [before, read_rss(os.getpid())]}
         for label, ranges in QUERIES.items():
             queries = [
                 " ".join(format_word(dice.choice(some)) for some in ranges) for _ in range(ROUNDS)
             ]
-            found[label] = [time_search(memory, query) for query in queries]
-        found["add"] = [
+            results[label] = [time_search(memory, query) for query in queries]
+        results["add"] = [
             time_add(memory, f"later {number}", text)
             for number, text in enumerate(generate_texts(dice, ROUNDS))
         ]
-    return found
+    return results
 
 
 def time_search(memory: Memory, query: str) -> float:
-    begun = read_clock()
+    start = read_clock()
     memory.search(query)
-    return (read_clock() - begun) * 1e3
+    return (read_clock() - start) * 1e3
 
 
 def time_add(memory: Memory, name: str, text: str) -> float:
-    begun = read_clock()
+    start = read_clock()
     memory.apply(AddEntry(name, text))
-    return (read_clock() - begun) * 1e3
+    return (read_clock() - start) * 1e3
 
 
 def run_benchmark() -> list[BenchTable]:
@@ -102,20 +102,20 @@ def run_benchmark() -> list[BenchTable]:
             fill_memory(path, size)
             command = [sys.executable, "-m", "bench.memory", str(path)]
             child = subprocess.run(command, check=True, capture_output=True)
-        found = json.loads(child.stdout)
-        before, after = found["rss"]
+        results = json.loads(child.stdout)
+        before, after = results["rss"]
         writes.add_row(
             f"{size:,}",
-            f"{compute_percentile(found['add'], 0.5):.2f}",
-            f"{compute_percentile(found['add'], 0.99):.2f}",
-            f"{found['open'][0]:.1f}",
+            f"{compute_percentile(results['add'], 0.5):.2f}",
+            f"{compute_percentile(results['add'], 0.99):.2f}",
+            f"{results['open'][0]:.1f}",
             f"{after - before:.1f}",
         )
         searches.add_row(
             f"{size:,}",
             *(
-                f"{compute_percentile(found[label], 0.5):.3f} / "
-                f"{compute_percentile(found[label], 0.99):.3f}"
+                f"{compute_percentile(results[label], 0.5):.3f} / "
+                f"{compute_percentile(results[label], 0.99):.3f}"
                 for label in QUERIES
             ),
         )

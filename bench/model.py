@@ -1,8 +1,8 @@
-"""Models: CPU time a streamed chunk costs its reader, ours beside bare clients and beside SDKs.
+"""Models: the CPU time of reading a streamed chunk, for our client, bare clients and SDKs.
 
 A raw server sends the same small chunks to all: in one burst, and one a millisecond as a fast
-model would, where waking up costs more than reading. Each contender runs in a process of its own;
-litellm and the SDK in an environment of their own, made on first need.
+model would, where waking up costs more than reading. Each client runs in a process of its own;
+litellm and the SDK in an environment of their own, installed on first use.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def encode_chunk(fields: dict[str, str], finish: str | None = None) -> bytes:
     return f"data: {json.dumps(document)}\n\n".encode()
 
 
-# Each a little different: litellm takes a model that repeats itself for a broken one.
+# All chunks differ, because litellm treats a model that repeats itself as broken.
 PIECES = [encode_chunk({"content": f"word{n} "}) for n in range(CHUNKS)]
 LAST = encode_chunk({}, "stop") + b"data: [DONE]\n\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -61,7 +61,7 @@ async def answer_requests(
 
 
 class ChunkServer:
-    """Both paces, each on a port of its own, in a thread of this process."""
+    """Serves both paces, each on a port of its own, in a thread of this process."""
 
     def __enter__(self) -> dict[str, str]:
         self._loop = asyncio.new_event_loop()
@@ -86,7 +86,7 @@ class ChunkServer:
 
 
 def install_tools() -> str:
-    """The python that has the SDK and litellm, installed once per set of pins."""
+    """Return a Python that has the SDK and litellm; installed once per set of pins."""
     python = TOOLS_DIRECTORY / "bin" / "python"
     stamp = TOOLS_DIRECTORY / ".pins"
     pins = PINS_FILE.read_text()
@@ -115,7 +115,7 @@ def measure_cost(python: str, contender: str, url: str) -> float:
 
 
 def measure_import(module: str) -> float:
-    """Milliseconds that importing takes in a bare interpreter, best of several."""
+    """Return the milliseconds of an import in a bare interpreter, best of several."""
     script = (
         f"import time; s = time.perf_counter(); import {module}; print(time.perf_counter() - s)"
     )
@@ -126,10 +126,10 @@ def measure_import(module: str) -> float:
 
 def run_benchmark() -> list[BenchTable]:
     table = BenchTable("CPU time a streamed chunk, µs", ["reader", "burst", "paced 1/ms"])
-    here, there = sys.executable, install_tools()
+    our_python, tools_python = sys.executable, install_tools()
     with ChunkServer() as urls:
         for name in ("raw asyncio", "aiohttp", "ours", "openai SDK", "litellm"):
-            python = there if name in ("openai SDK", "litellm") else here
+            python = tools_python if name in ("openai SDK", "litellm") else our_python
             table.add_row(name, *(f"{measure_cost(python, name, urls[pace]):.1f}" for pace in urls))
     imports = BenchTable("Import, ms", ["module", "time"])
     imports.add_row("crabtalk.model", f"{measure_import('crabtalk.model'):.0f}")

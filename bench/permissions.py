@@ -1,4 +1,4 @@
-"""Permissions: what it costs to judge a tool call, and what becomes of the lines that evade rules.
+"""Permissions: the time of judging a tool call, and the verdicts on lines that evade rules.
 
     python -m bench permissions
 
@@ -43,13 +43,13 @@ def measure_judging() -> BenchTable:
     agents = {mode: make_agent(mode) for mode in ("auto", "ask")}
     callers = tuple(make_agent("auto") for _ in range(3))
     for tool, kind, target in JUDGED:
-        asked = build_request(tool, kind, target)
-        delegated = build_request(tool, kind, target, lineage=callers)
+        request = build_request(tool, kind, target)
+        delegated_request = build_request(tool, kind, target, lineage=callers)
         table.add_row(
             f"{tool} {target}".strip(),
-            f"{time_judging(asked, agents['auto']):.0f}",
-            f"{time_judging(asked, agents['ask']):.0f}",
-            f"{time_judging(delegated, agents['auto']):.0f}",
+            f"{time_judging(request, agents['auto']):.0f}",
+            f"{time_judging(request, agents['ask']):.0f}",
+            f"{time_judging(delegated_request, agents['auto']):.0f}",
         )
     return table
 
@@ -58,23 +58,23 @@ def make_agent(mode: str) -> Agent:
     return msgspec.structs.replace(Agent("crab", "You are crab."), mode=mode)
 
 
-def time_judging(asked: PermissionRequest, agent: Agent) -> float:
+def time_judging(request: PermissionRequest, agent: Agent) -> float:
     policy = Policy()
     started = time.perf_counter()
     for _ in range(CALLS):
-        policy.judge_blocking(asked, agent)
+        policy.judge_blocking(request, agent)
     return (time.perf_counter() - started) / CALLS * 1e6
 
 
 def count_verdicts() -> BenchTable:
-    """What deny rules say to lines that run a denied program in a roundabout way."""
+    """Count how deny rules judge lines that run a denied program indirectly."""
     lines = tomllib.loads((CORPUS / "evasions.toml").read_text())["evasion"]
     counts: Counter[str] = Counter()
     started = time.perf_counter()
-    for one in lines:
+    for line in lines:
         try:
-            found = find_denied_entry(one["line"], [one["deny"]])
-            counts["denied" if found else "missed"] += 1
+            entry = find_denied_entry(line["line"], [line["deny"]])
+            counts["denied" if entry else "missed"] += 1
         except UnreadableCommandError:
             counts["refused as unreadable"] += 1
     took = (time.perf_counter() - started) / len(lines) * 1e6

@@ -1,7 +1,7 @@
-"""Ping: one round trip at a time, ours and the bare echo's in turn.
+"""Ping: one round trip at a time, alternating between our daemon and a bare echo.
 
-Where the scheduler puts the two processes decides more than anything they do: waking a process on
-an idle core can take longer than the whole of its work. So both placements are measured.
+The placement of the two processes by the scheduler matters more than their work: waking a process
+on an idle core can take longer than all it does. So both placements are measured.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ class BareClient(asyncio.Protocol):
 
 
 async def time_rounds(bare: BareClient, ours: Client) -> tuple[list[float], list[float]]:
-    taken: tuple[list[float], list[float]] = ([], [])
+    samples_by_side: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
-        for ping, samples in ((bare.ping, taken[0]), (ours.ping, taken[1])):
+        for ping, samples in ((bare.ping, samples_by_side[0]), (ours.ping, samples_by_side[1])):
             for _ in range(PINGS):
                 start = read_clock()
                 await ping()
                 samples.append((read_clock() - start) * 1e6)
-    return taken
+    return samples_by_side
 
 
 async def measure_ping(table: BenchTable, cores: str, bare_socket: Path, home: Path) -> None:

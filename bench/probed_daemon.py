@@ -1,9 +1,9 @@
-"""The daemon as `crabtalkd run` runs it, which says on SIGUSR1 what is alive in it.
+"""The daemon as `crabtalkd run` runs it, plus signals that report its tasks and objects.
 
     python -m bench.probed_daemon FILE run --home DIR ...
 
-A line of JSON is added to FILE each time: the tasks by what they do, threads, and objects the
-collector knows of. SIGUSR2 has it say on stderr what each task waits for.
+SIGUSR1 appends a line of JSON to FILE: the number of tasks by coroutine, of threads, and of objects
+known to the garbage collector. SIGUSR2 prints on stderr what each task waits for.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from crabtalk.daemon.cli import main
 def write_counts(number: int, frame: FrameType | None) -> None:
     tasks = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks())
     gc.collect()
-    alive = {"tasks": tasks, "threads": threading.active_count(), "objects": len(gc.get_objects())}
-    line = json.dumps(alive).encode() + b"\n"
+    counts = {"tasks": tasks, "threads": threading.active_count(), "objects": len(gc.get_objects())}
+    line = json.dumps(counts).encode() + b"\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(descriptor, line)
     os.close(descriptor)
@@ -37,7 +37,7 @@ def print_waits(number: int, frame: FrameType | None) -> None:
 
 
 def list_waits(coroutine: Any) -> Iterator[str]:
-    """From the outermost to the innermost that is suspended."""
+    """List the suspended coroutines, from the outermost to the innermost."""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
         if frame is not None:

@@ -1,10 +1,10 @@
-"""The processes a measurement talks to: the real daemon, our transport, and bare loops.
+"""The processes that benchmarks talk to: the real daemon, our transport, and bare peers.
 
-Run as `python -m bench.processes callbacks|streams|ours SOCKET`. The bare peers move the bytes ours
-moves on the same event loop and do nothing else: they echo pings, and answer a number with that
-many chunk frames, encoded beforehand and written one at a time, as events come one at a time.
-`callbacks` is the least Python can do, an asyncio.Protocol; `streams` is the asyncio most people
-write: write, drain, readexactly.
+Run as `python -m bench.processes callbacks|streams|ours SOCKET`. The bare peers move the same bytes
+as ours on the same event loop and do nothing else: they echo pings, and answer a number with that
+many chunk frames, encoded beforehand and written one at a time, as events are. `callbacks` is the
+least Python can do, an asyncio.Protocol; `streams` is common asyncio code with write, drain and
+readexactly.
 """
 
 import asyncio
@@ -89,26 +89,26 @@ class ChunkStreamServer(Server):
 
 async def serve_peer(kind: str, path: Path) -> None:
     loop = asyncio.get_running_loop()
-    # A server that nobody refers to is closed when the collector finds it.
-    kept: list[asyncio.AbstractServer] = []
+    # Without a reference a server would be closed by the garbage collector.
+    servers: list[asyncio.AbstractServer] = []
     if kind == "callbacks":
         server = await loop.create_server(CallbackPeer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         path.with_suffix(".port").write_text(str(port))
-        kept = [server, await loop.create_unix_server(CallbackPeer, str(path))]
+        servers = [server, await loop.create_unix_server(CallbackPeer, str(path))]
     elif kind == "streams":
-        kept = [await asyncio.start_unix_server(serve_stream, path)]
+        servers = [await asyncio.start_unix_server(serve_stream, path)]
     else:
         listener = Listener(ChunkStreamServer())
         listener.open(listen_unix(path), ListenOptions("unix", uid=os.geteuid()))
     print("ready", flush=True)
     await asyncio.Event().wait()
-    kept.clear()
+    servers.clear()
 
 
 @contextmanager
 def run_peer(kind: str) -> Iterator[Path]:
-    """A process of the given kind; yields its socket."""
+    """Run a peer process of the given kind; yields its socket."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"{kind}.sock"
         command = [sys.executable, "-m", "bench.processes", kind, str(path)]
@@ -123,7 +123,7 @@ def run_peer(kind: str) -> Iterator[Path]:
 
 @contextmanager
 def pin_to_core(index: int) -> Iterator[None]:
-    """Runs this process, and those it starts, on one core of those it may use."""
+    """Pin this process, and those it starts, to one of the cores it may use."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[index]})
     try:
@@ -134,7 +134,7 @@ def pin_to_core(index: int) -> Iterator[None]:
 
 @contextmanager
 def run_daemon() -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """A real `crabtalkd run` in a home of its own, ready."""
+    """Run a real `crabtalkd run` in a home of its own, and wait until it is ready."""
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch) / "home"
         command = [str(Path(sys.executable).with_name("crabtalkd")), "run", "--home", str(home)]
@@ -149,7 +149,7 @@ def run_daemon() -> Iterator[tuple[Path, subprocess.Popen[str]]]:
 
 
 def read_rss(pid: int) -> float:
-    """Resident memory of a process in MB."""
+    """Return the resident memory of a process in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024

@@ -1,8 +1,8 @@
-"""Search: what it costs to find something again, and to keep it findable.
+"""Search: the cost of queries and of keeping the index current.
 
-A corpus that is the same every time, in real logs: words with Zipf's frequencies, identifiers,
-accents and CJK; about fifty messages a conversation, of twenty agents and five hundred senders.
-Each size is built, opened and asked in a process of its own: memory is what that size takes.
+The corpus is the same every time, in real logs: words with Zipf frequencies, identifiers, accents
+and CJK; fifty messages a conversation, of twenty agents and five hundred senders. Each size is
+built, opened and queried in a process of its own, so that its memory can be measured.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ ACCENTED = str.maketrans("aeiou", "àéîöü")
 
 
 class SearchCorpus:
-    """Deterministic: the same seed, the same words, the same messages."""
+    """A deterministic corpus: the same seed gives the same messages."""
 
     def __init__(self, seed: int = 185) -> None:
         self._random = random.Random(seed)  # noqa: S311
@@ -71,19 +71,19 @@ class SearchCorpus:
         while len(words) < count:
             word = next(self._word_stream, None)
             if word is None:
-                many = self._random.choices(self.words, cum_weights=self._weights, k=100_000)
-                self._word_stream = iter(many)
+                batch = self._random.choices(self.words, cum_weights=self._weights, k=100_000)
+                self._word_stream = iter(batch)
             else:
                 words.append(word)
         return " ".join(words)
 
     def make_conversation(self, number: int) -> tuple[Pair, list[Record]]:
         pair = Pair(f"agent{number % AGENTS}", f"tg:{number}:{number % SENDERS}")
-        begun = START_TIME + timedelta(minutes=number * 7)
-        meta = ConversationMeta(*pair, created_at=begun.isoformat(), title=self.make_text(5))
+        start = START_TIME + timedelta(minutes=number * 7)
+        meta = ConversationMeta(*pair, created_at=start.isoformat(), title=self.make_text(5))
         records: list[Record] = [meta.make_snapshot()]
         for position in range(MESSAGES_PER_CONVERSATION):
-            records.append(self.make_message(position, begun + timedelta(seconds=position)))
+            records.append(self.make_message(position, start + timedelta(seconds=position)))
             meta = meta.apply_record(records[-1])
         return pair, [*records, meta.make_snapshot()]
 
@@ -101,13 +101,13 @@ class SearchCorpus:
         return MessageRecord(number, at.isoformat(), message)
 
     def make_queries(self, corpus_size: int) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-        """By class: what is asked, and with which limits."""
+        """Return the queries and their filters, by class."""
         pick = random.Random(7)  # noqa: S311
-        known = min(WORDS, corpus_size)
+        vocabulary = min(WORDS, corpus_size)
         common, mid = self.words[:50], self.words[200:3_000]
-        rare = self.words[known // 10 : known // 4]
+        rare = self.words[vocabulary // 10 : vocabulary // 4]
 
-        def some(words: list[str], count: int) -> str:
+        def choose_words(words: list[str], count: int) -> str:
             return " ".join(pick.choices(words, k=count))
 
         def filters() -> dict[str, Any]:
@@ -120,13 +120,18 @@ class SearchCorpus:
 
         rounds = range(QUERIES)
         return {
-            "rare": [(some(rare, 2), {}) for _ in rounds],
-            "mid": [(some(mid, 2), {}) for _ in rounds],
-            "common": [(some(common, 2), {}) for _ in rounds],
-            "mixed": [(f"{some(common, 2)} {some(mid, 2)} {some(rare, 2)}", {}) for _ in rounds],
-            "phrase": [(f'"{some(common, 2)}"', {}) for _ in rounds],
-            "miss": [(some(["zzyzx", "qwxyz", "xyzzyx"], 2), {}) for _ in rounds],
-            "filtered": [(f"{some(common, 1)} {some(mid, 2)}", filters()) for _ in rounds],
+            "rare": [(choose_words(rare, 2), {}) for _ in rounds],
+            "mid": [(choose_words(mid, 2), {}) for _ in rounds],
+            "common": [(choose_words(common, 2), {}) for _ in rounds],
+            "mixed": [
+                (f"{choose_words(common, 2)} {choose_words(mid, 2)} {choose_words(rare, 2)}", {})
+                for _ in rounds
+            ],
+            "phrase": [(f'"{choose_words(common, 2)}"', {}) for _ in rounds],
+            "miss": [(choose_words(["zzyzx", "qwxyz", "xyzzyx"], 2), {}) for _ in rounds],
+            "filtered": [
+                (f"{choose_words(common, 1)} {choose_words(mid, 2)}", filters()) for _ in rounds
+            ],
         }
 
 
@@ -135,13 +140,15 @@ async def fill_home(home: Path, size: int) -> SearchCorpus:
     storage = FileStorage(home, flush=False)
     for start in range(0, size // MESSAGES_PER_CONVERSATION, 100):
         end = min(start + 100, size // MESSAGES_PER_CONVERSATION)
-        made = [corpus.make_conversation(number) for number in range(start, end)]
-        await asyncio.gather(*(storage.append(*each, create=True) for each in made))
+        conversations = [corpus.make_conversation(number) for number in range(start, end)]
+        await asyncio.gather(
+            *(storage.append(*conversation, create=True) for conversation in conversations)
+        )
     await storage.close()
     return corpus
 
 
-# ── In a process of its own, for each size ─────────────────────────────────────────────────────
+# ── Run in a process for each size ─────────────────────────────────────────────────────────────
 
 
 def open_index(home: Path) -> tuple[FileStorage, SessionIndex]:
@@ -150,53 +157,53 @@ def open_index(home: Path) -> tuple[FileStorage, SessionIndex]:
 
 
 async def wait_until_current(index: SessionIndex) -> None:
-    """Until all logs are read."""
+    """Start the index and wait until it has read all logs."""
     index.start()
     while not index.statistics().is_current:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
 async def measure_rebuild(home: Path, size: int) -> dict[str, float]:
-    """From the logs alone. How long the loop is held up meanwhile is what others would feel."""
+    """Rebuild the index from the logs, and measure how long the event loop is blocked meanwhile."""
     storage, index = open_index(home)
     stalls: list[float] = []
 
     async def watch() -> None:
         while True:
-            begun = read_clock()
+            before = read_clock()
             await asyncio.sleep(0.001)
-            stalls.append((read_clock() - begun) * 1e3 - 1)
+            stalls.append((read_clock() - before) * 1e3 - 1)
 
-    watching = asyncio.ensure_future(watch())
-    begun, cpu = read_clock(), time.process_time()
+    watcher = asyncio.ensure_future(watch())
+    start, cpu = read_clock(), time.process_time()
     await wait_until_current(index)
-    taken, spent = read_clock() - begun, time.process_time() - cpu
-    watching.cancel()
-    held = read_rss(os.getpid())
+    seconds, cpu_seconds = read_clock() - start, time.process_time() - cpu
+    watcher.cancel()
+    rss = read_rss(os.getpid())
     await index.close()
     await storage.close()
     return {
-        "rate": size / taken,
-        "cpu_rate": size / spent,
+        "rate": size / seconds,
+        "cpu_rate": size / cpu_seconds,
         "stall_p99": compute_percentile(stalls, 0.99),
         "stall_max": max(stalls),
-        "rss": held,
+        "rss": rss,
     }
 
 
 async def measure_queries(home: Path, size: int) -> dict[str, Any]:
-    """A daemon's day: it starts, is asked, and is told."""
+    """Measure an index as a daemon uses it: opening, queries, then appends."""
     corpus = SearchCorpus()
     storage, index = open_index(home)
     await storage.read_versions()
     base = read_rss(os.getpid())
-    begun = read_clock()
+    start = read_clock()
     await index.search("anything", scope=SearchScope())
-    opened = (read_clock() - begun) * 1e3
+    opened = (read_clock() - start) * 1e3
     await wait_until_current(index)
     while not index.statistics().is_verified:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    await index.search("once à 数", scope=SearchScope())  # what is made on first use is made
+    await index.search("once à 数", scope=SearchScope())  # warm up what is created on first use
     gc.collect()
     gc.freeze()
     times: dict[str, list[float]] = {}
@@ -205,43 +212,43 @@ async def measure_queries(home: Path, size: int) -> dict[str, Any]:
             cpu = time.process_time()
             await index.search(text, **{"scope": SearchScope(), **options})
             times.setdefault(name, []).append((time.process_time() - cpu) * 1e3)
-    grown = read_rss(os.getpid()) - base
+    rss_growth = read_rss(os.getpid()) - base
     appends = await time_appends(storage, index, corpus)
     await index.close()
     await storage.close()
-    return {"opened": opened, "rss": grown, "times": times, "appends": appends}
+    return {"opened": opened, "rss": rss_growth, "times": times, "appends": appends}
 
 
 async def time_appends(
     storage: FileStorage, index: SessionIndex, corpus: SearchCorpus
 ) -> list[float]:
-    """What the loop spends on each message, in microseconds, while the index commits them."""
+    """Time the event loop's work for each message in microseconds, while the index commits."""
     pair = Pair("agent0", "bench")
     await storage.append(
         pair,
         [ConversationMeta(*pair, created_at=START_TIME.isoformat()).make_snapshot()],
         create=True,
     )
-    taken = []
+    times = []
     for number in range(APPENDS):
         record = corpus.make_message(number, START_TIME)
         await storage.append(pair, [record])
-        begun = time.thread_time()
+        start = time.thread_time()
         index.add_records(pair, [record])
-        taken.append((time.thread_time() - begun) * 1e6)
+        times.append((time.thread_time() - start) * 1e6)
     await storage.delete_conversation(pair)
     index.remove_conversation(pair)
-    return taken
+    return times
 
 
 def run_in_process(what: str, home: Path, size: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "bench.search", what, str(home), str(size)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    process = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    result: dict[str, Any] = json.loads(process.stdout)
+    return result
 
 
-# ── The tables ──────────────────────────────────────────────────────────────────────────────────
+# ── Tables ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def run_benchmark(sizes: tuple[int, ...] = SIZES) -> list[BenchTable]:
@@ -269,25 +276,25 @@ def run_benchmark(sizes: tuple[int, ...] = SIZES) -> list[BenchTable]:
         with tempfile.TemporaryDirectory() as scratch:
             home = Path(scratch)
             uvloop.run(fill_home(home, size))
-            built = run_in_process("rebuild", home, size)
-            asked = run_in_process("ask", home, size)
+            rebuilt = run_in_process("rebuild", home, size)
+            queried = run_in_process("ask", home, size)
             disk = [measure_megabytes(home / name) for name in ("index", "sessions")]
-        times: dict[str, list[float]] = asked["times"]
-        everything = [each for some in times.values() for each in some]
+        times: dict[str, list[float]] = queried["times"]
+        all_times = [time for samples in times.values() for time in samples]
         queries.add_row(
             f"{size:,}",
-            *(format_percentiles(some, ".1f") for some in times.values()),
-            f"{compute_percentile(everything, 0.99):.1f}",
+            *(format_percentiles(samples, ".1f") for samples in times.values()),
+            f"{compute_percentile(all_times, 0.99):.1f}",
         )
         keeping.add_row(
             f"{size:,}",
-            format_percentiles(asked["appends"], ".0f"),
-            f"{asked['opened']:.0f}",
-            f"{built['rate']:,.0f}",
-            f"{built['stall_p99']:.1f} / {built['stall_max']:.0f}",
-            f"{asked['rss']:.0f}",
-            f"{built['rss']:.0f}",
-            *(f"{each:.0f}" for each in disk),
+            format_percentiles(queried["appends"], ".0f"),
+            f"{queried['opened']:.0f}",
+            f"{rebuilt['rate']:,.0f}",
+            f"{rebuilt['stall_p99']:.1f} / {rebuilt['stall_max']:.0f}",
+            f"{queried['rss']:.0f}",
+            f"{rebuilt['rss']:.0f}",
+            *(f"{megabytes:.0f}" for megabytes in disk),
         )
     return [queries, keeping]
 
@@ -301,10 +308,10 @@ def measure_megabytes(directory: Path) -> float:
 
 
 def run_measurement(what: str, home: Path, size: int) -> None:
-    found = uvloop.run(
+    result = uvloop.run(
         measure_rebuild(home, size) if what == "rebuild" else measure_queries(home, size)
     )
-    print(json.dumps(found))
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

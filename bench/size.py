@@ -1,7 +1,7 @@
-"""Start-up and size: how soon a daemon answers and why not sooner, what it weighs and what of it is
-whose, what is downloaded to install it, and how much of others comes along.
+"""Start-up and size: a daemon's start-up time and imports, its memory by layer, and the size of its
+wheels and their dependencies.
 
-Wheels are built here, by the build backend; nothing is fetched.
+Wheels are built here, by the build backend; nothing is downloaded.
 """
 
 import re
@@ -28,9 +28,9 @@ CRABTALKD = Path(sys.executable).with_name("crabtalkd")
 STARTS = 20
 RUNS = 5
 MAX_ROWS = 14
-# A line of -X importtime: its own microseconds, those with what it imports, depth and name.
+# A line of -X importtime: own microseconds, microseconds with its imports, depth and name.
 IMPORT_PATTERN = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \|( +)(\S+)")
-# Of the standard library, shown for themselves.
+# Packages of the standard library with a row of their own.
 NAMED_PACKAGES = (
     "asyncio",
     "email",
@@ -42,7 +42,7 @@ NAMED_PACKAGES = (
     "_ssl",
     "typing",
 )
-# What a daemon is made of, from the interpreter up. Each is loaded after those before it.
+# The layers of a daemon, from the interpreter up. Each is loaded after those before it.
 LAYERS = {
     "Python": "",
     "asyncio, with ssl": "import asyncio",
@@ -79,7 +79,7 @@ for code in sys.argv[1:]:
 
 @contextmanager
 def run_daemon(home: Path, *python: str) -> Iterator[subprocess.Popen[str]]:
-    """A daemon that is ready; what it says is on its stderr."""
+    """Start a daemon; it reports on stderr when it is ready."""
     command = [sys.executable, *python, str(CRABTALKD), "run", "--home", str(home), "--tcp", "off"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -89,12 +89,12 @@ def run_daemon(home: Path, *python: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def read_cpu_ms(pid: int) -> float:
-    """What its main thread has run."""
+    """Return the CPU milliseconds of the main thread."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e6
 
 
 def measure_at_rest(home: Path) -> tuple[float, float]:
-    """CPU until it is ready, and resident memory once it has settled."""
+    """Return the CPU time until it is ready, and the resident memory once it is idle."""
     with run_daemon(home) as process:
         assert process.stderr is not None
         assert "is ready" in process.stderr.readline()
@@ -130,20 +130,20 @@ def measure_start() -> BenchTable:
     return table
 
 
-# ── What it loads ──────────────────────────────────────────────────────────────────────────────
+# ── Imports and memory ─────────────────────────────────────────────────────────────────────────
 
 
 def time_imports(home: Path) -> dict[str, int]:
-    """Microseconds that each module takes for itself, of all that is loaded before it is ready."""
-    found = {}
+    """Return the own microseconds of each module loaded before the daemon is ready."""
+    times = {}
     with run_daemon(home, "-X", "importtime") as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "is ready" in line:
                 break
             if match := IMPORT_PATTERN.match(line):
-                found[match[4]] = int(match[1])
-    return found
+                times[match[4]] = int(match[1])
+    return times
 
 
 def find_package(module: str) -> str:
@@ -160,15 +160,15 @@ def find_package(module: str) -> str:
 def measure_imports() -> BenchTable:
     with tempfile.TemporaryDirectory() as scratch:
         runs = [time_imports(Path(scratch) / "home") for _ in range(RUNS)]
-    least: Counter[str] = Counter()
+    minimum: Counter[str] = Counter()
     count: Counter[str] = Counter()
     for module in runs[0]:
         package = find_package(module)
-        least[package] += min(run.get(module, 0) for run in runs)
+        minimum[package] += min(run.get(module, 0) for run in runs)
         count[package] += 1
-    total = least.total()
+    total = minimum.total()
     table = BenchTable("What a start loads, ms", ["", "modules", "own time", "share"])
-    for name, spent in least.most_common(MAX_ROWS):
+    for name, spent in minimum.most_common(MAX_ROWS):
         table.add_row(name, str(count[name]), f"{spent / 1000:.1f}", f"{spent / total:.0%}")
     table.add_row("all", str(count.total()), f"{total / 1000:.1f}", "100%")
     table.note = (
@@ -179,7 +179,7 @@ def measure_imports() -> BenchTable:
 
 
 def measure_layers() -> BenchTable:
-    """Which layer takes what of the resident memory, in one process that loads them in turn."""
+    """Measure the resident memory of each layer, in one process that loads them in turn."""
     runs = []
     for _ in range(RUNS):
         command = [
@@ -188,23 +188,23 @@ def measure_layers() -> BenchTable:
             MEASURE_SCRIPT,
             *(code or "pass" for code in LAYERS.values()),
         ]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        runs.append([int(line) for line in said.split()])
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        runs.append([int(line) for line in output.split()])
     table = BenchTable("Where the memory goes, MB", ["", "more than before", "in all"])
-    so_far = 0.0
+    total = 0.0
     for name, samples in zip(LAYERS, zip(*runs, strict=True), strict=True):
-        more = compute_percentile([float(one) for one in samples], 0.5) / 1024 / 1024
-        so_far += more
-        table.add_row(name, f"{more:.1f}", f"{so_far:.1f}")
+        more = compute_percentile([float(sample) for sample in samples], 0.5) / 1024 / 1024
+        total += more
+        table.add_row(name, f"{more:.1f}", f"{total:.1f}")
     table.note = "Resident after each import, one after the other; what serving adds is above."
     return table
 
 
-# ── What is installed ──────────────────────────────────────────────────────────────────────────
+# ── Wheels and dependencies ────────────────────────────────────────────────────────────────────
 
 
 def build_wheel(project: Path, directory: Path) -> tuple[str, int, int]:
-    """Its name, its size, and that of what it unpacks to."""
+    """Build a wheel; return its name, its size and its unpacked size."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
     before = set(directory.iterdir())
     subprocess.run(command, cwd=project, check=True, capture_output=True)
@@ -215,25 +215,25 @@ def build_wheel(project: Path, directory: Path) -> tuple[str, int, int]:
 
 
 def find_requirements(name: str) -> set[str]:
-    """Distributions that one asks for, here, without extras."""
-    found = map(Requirement, distribution(name).requires or [])
+    """Return the direct requirements of a distribution on this platform, without extras."""
+    requirements = map(Requirement, distribution(name).requires or [])
     return {
-        canonicalize_name(one.name)
-        for one in found
-        if one.marker is None or one.marker.evaluate({"extra": ""})
+        canonicalize_name(requirement.name)
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
     }
 
 
 def find_all_requirements(name: str) -> set[str]:
-    """Those, and those they ask for in turn."""
-    found: set[str] = set()
+    """Return the direct and indirect requirements of a distribution."""
+    requirements: set[str] = set()
     waiting = find_requirements(name)
     while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting |= find_requirements(one)
-    return found
+        requirement = waiting.pop()
+        if requirement not in requirements:
+            requirements.add(requirement)
+            waiting |= find_requirements(requirement)
+    return requirements
 
 
 def measure_installed(names: set[str]) -> float:
@@ -257,15 +257,19 @@ def measure_wheels() -> BenchTable:
     with tempfile.TemporaryDirectory() as scratch:
         for project in (ROOT, *sorted(path.parent for path in ROOT.glob("apps/*/pyproject.toml"))):
             name, packed, unpacked = build_wheel(project, Path(scratch))
-            direct, all_of_them = find_requirements(name), find_all_requirements(name)
-            others = {one for one in all_of_them if not one.startswith(("crabtalk", "crabup"))}
+            direct, transitive = find_requirements(name), find_all_requirements(name)
+            others = {
+                requirement
+                for requirement in transitive
+                if not requirement.startswith(("crabtalk", "crabup"))
+            }
             extra = others if name == "crabtalk" else others - core
             table.add_row(
                 name,
                 f"{packed / 1024:.0f}",
                 f"{unpacked / 1024:.0f}",
                 str(len(direct)),
-                str(len(all_of_them)),
+                str(len(transitive)),
                 str(len(extra)),
                 f"{measure_installed(extra):.1f}",
             )
@@ -281,8 +285,12 @@ def list_heaviest() -> BenchTable:
     names = find_all_requirements("crabtalk")
     sizes = sorted(((measure_installed({name}), name) for name in names), reverse=True)
     for size, name in sizes[:MAX_ROWS]:
-        asking = [one for one in sorted({"crabtalk", *names}) if name in find_requirements(one)]
-        table.add_row(name, f"{size:.1f}", ", ".join(asking[:4]))
+        dependents = [
+            dependent
+            for dependent in sorted({"crabtalk", *names})
+            if name in find_requirements(dependent)
+        ]
+        table.add_row(name, f"{size:.1f}", ", ".join(dependents[:4]))
     rest = sizes[MAX_ROWS:]
     table.add_row(f"{len(rest)} more", f"{sum(size for size, _ in rest):.1f}", "")
     return table

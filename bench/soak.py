@@ -1,8 +1,8 @@
-"""Soak: everything at once, for a long time, and then the daemon must be what it was.
+"""Soak: everything at once for a long time, after which the daemon must have released everything.
 
 People talk, call tools, steer, compact, leave in mid-stream and read slowly; runs are killed, MCP
-servers crash, agents and configuration are reloaded, feeds come and go. Afterwards nothing of it
-may be left: as many tasks, threads and descriptors as before, and memory that did not grow on.
+servers crash, agents and configuration are reloaded, feeds come and go. Afterwards there must be as
+many tasks, threads and descriptors as before, and memory must not keep growing.
 
     python -m bench soak [--minutes N] [--seed N]
 """
@@ -39,11 +39,12 @@ from .tables import BenchTable
 
 MINUTES = 30.0
 VISITORS = 24
-# Conversations they share.
+# Conversations that the visitors share.
 SENDERS = 64
-# A client that reads nothing for so long is cut off.
+# Seconds without reading after which a client is disconnected.
 STALL = 2.0
-# Connections to the model are kept for a minute after their last use, and looked at once a minute.
+# Seconds until the daemon has settled: connections to the model stay open for a minute after their
+# last use and are checked once a minute.
 SETTLING = 150.0
 CONFIG = """
 [llm]
@@ -84,14 +85,16 @@ class SoakDaemon:
         return self.home / "stderr"
 
     def read_counts(self) -> ProcessCounts:
-        """What is in it now, by its own account and by the system's."""
+        """Read the current counts, as the daemon and the system report them."""
         file = self.home / "probe"
-        known = file.read_bytes().count(b"\n") if file.exists() else 0
+        lines_before = file.read_bytes().count(b"\n") if file.exists() else 0
         os.kill(self.pid, signal.SIGUSR1)
-        while not file.exists() or file.read_bytes().count(b"\n") == known:
+        while not file.exists() or file.read_bytes().count(b"\n") == lines_before:
             time.sleep(0.01)
-        told = json.loads(file.read_text().splitlines()[-1])
-        return ProcessCounts(**told, descriptors=self.count_descriptors(), size=read_rss(self.pid))
+        counts = json.loads(file.read_text().splitlines()[-1])
+        return ProcessCounts(
+            **counts, descriptors=self.count_descriptors(), size=read_rss(self.pid)
+        )
 
     def count_descriptors(self) -> int:
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
@@ -124,7 +127,7 @@ def run_daemon(home: Path, url: str) -> Iterator[SoakDaemon]:
 
 @dataclass
 class SoakRun:
-    """All visitors together. `wrong` is what must not have happened."""
+    """All visitors together. `faults` counts what must not happen."""
 
     subject: SoakDaemon
     rng: random.Random
@@ -133,7 +136,7 @@ class SoakRun:
     faults: Counter[str] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)  # seconds, by kind of visit
     pings: list[float] = field(default_factory=list)  # ms
-    sizes: list[tuple[float, float]] = field(default_factory=list)  # when, MB
+    sizes: list[tuple[float, float]] = field(default_factory=list)  # time, MB
 
     async def run(self) -> None:
         visits: list[tuple[int, Callable[[Client, str], Awaitable[None]]]] = [
@@ -161,19 +164,19 @@ class SoakRun:
                 await self._visit(visit, client)
 
         async with connect(home=self.subject.home, timeout=60) as client:
-            beside = [
+            background = [
                 asyncio.ensure_future(self._ping()),
                 asyncio.ensure_future(self._sample_memory()),
             ]
             await asyncio.gather(*(visitor(client) for _ in range(VISITORS)))
-            for task in beside:
+            for task in background:
                 task.cancel()
-            await asyncio.wait(beside)
+            await asyncio.wait(background)
 
     async def _visit(self, visit: Callable[[Client, str], Awaitable[None]], client: Client) -> None:
         name = visit.__name__
         sender = f"s{self.rng.randrange(SENDERS)}"
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             async with asyncio.timeout(120):
                 await visit(client, sender)
@@ -186,15 +189,15 @@ class SoakRun:
                 print(f"{name} by {sender} heard nothing; the log says who waits", flush=True)
                 os.kill(self.subject.pid, signal.SIGUSR2)
             self.faults[f"{name}: {type(error).__name__} {error}"[:160]] += 1
-        self.slowest[name] = max(self.slowest.get(name, 0.0), time.monotonic() - begun)
+        self.slowest[name] = max(self.slowest.get(name, 0.0), time.monotonic() - start)
 
     async def _ping(self) -> None:
-        """By a client of its own, as somebody would who waits for nothing else."""
+        """Ping from a client of its own, which does nothing else."""
         async with connect(home=self.subject.home, timeout=60) as client:
             while True:
-                begun = time.monotonic()
+                start = time.monotonic()
                 await client.ping()
-                self.pings.append((time.monotonic() - begun) * 1e3)
+                self.pings.append((time.monotonic() - start) * 1e3)
                 await asyncio.sleep(0.1)
 
     async def _sample_memory(self) -> None:
@@ -203,8 +206,8 @@ class SoakRun:
             await asyncio.sleep(2)
 
     async def talk(self, client: Client, sender: str) -> None:
-        said, is_whole = await run_turn(client, "!chunks 20 20\n!say and so on", sender)
-        if is_whole and not said.endswith("and so on"):
+        answer, is_whole = await run_turn(client, "!chunks 20 20\n!say and so on", sender)
+        if is_whole and not answer.endswith("and so on"):
             self.faults["a turn lost its end"] += 1
 
     async def call(self, client: Client, sender: str) -> None:
@@ -231,16 +234,16 @@ class SoakRun:
         await turn
 
     async def disconnect_early(self, client: Client, sender: str) -> None:
-        """In the middle of what is said."""
-        heard = 0
+        """Disconnect in the middle of the answer."""
+        event_count = 0
         async with aclosing(client.stream("crab", "!chunks 200 50", sender=sender)) as events:
             async for _ in events:
-                heard += 1
-                if heard > 10:
+                event_count += 1
+                if event_count > 10:
                     return
 
     async def read_slowly(self, client: Client, sender: str) -> None:
-        """Until it has had enough, or somebody else has steered the answer to an early end."""
+        """Read slowly for a while, or until another visitor has steered the answer to its end."""
         reader, writer = await self._connection("!chunks 3000 0", sender)
         decoder = FrameDecoder()
         try:
@@ -254,7 +257,7 @@ class SoakRun:
             writer.transport.abort()
 
     async def stall(self, client: Client, sender: str) -> None:
-        """Reads nothing, until the daemon has had enough."""
+        """Read nothing until the daemon disconnects."""
         _, writer = await self._connection("!chunks 20000 0", f"stalled-{sender}")
         try:
             await asyncio.sleep(STALL * 2.5)
@@ -262,7 +265,7 @@ class SoakRun:
             writer.transport.abort()
 
     async def send_garbage(self, client: Client, sender: str) -> None:
-        """Comes, says half a word or nonsense, and goes."""
+        """Connect, send part of a frame or garbage, and disconnect."""
         path = RunFiles.for_home(self.subject.home).socket_path
         for _ in range(5):
             _, writer = await asyncio.open_unix_connection(path)
@@ -293,7 +296,7 @@ class SoakRun:
         await client.list_conversations()
 
     async def crash(self, client: Client, sender: str) -> None:
-        """The MCP server dies under a call."""
+        """Let the MCP server crash during a call."""
         await run_turn(client, "!tool crash {}\n!then\n!say it is gone", sender)
 
     async def reload(self, client: Client, sender: str) -> None:
@@ -313,7 +316,7 @@ class SoakRun:
 
 
 async def run_turn(client: Client, script: str, sender: str, guest: str = "") -> tuple[str, bool]:
-    """What was said in a turn, and whether nobody stopped or steered it."""
+    """Return the answer of a turn, and whether it was neither stopped nor steered."""
     pieces, is_steered = [], False
     async for event in client.stream("crab", script, sender=sender, guest=guest):
         if isinstance(event, wire.StreamChunk):
@@ -333,7 +336,7 @@ def is_last(reply: wire.ServerMessage) -> bool:
 
 
 def is_expected(error: ServerError) -> bool:
-    """What may be answered where others delete, kill and compact the same conversations."""
+    """Whether an error is normal while others delete, kill and compact the same conversations."""
     return error.code in (404, 409) or "nothing was said" in str(error)
 
 
@@ -341,7 +344,7 @@ def is_expected(error: ServerError) -> bool:
 
 
 async def warm_up(subject: SoakDaemon) -> None:
-    """Each part of the daemon has been used once: what it loads and opens for good is there."""
+    """Use each part of the daemon once, so that everything it loads and opens for good is there."""
     async with connect(home=subject.home, timeout=60) as client:
         await run_turn(client, '!tool echo {"text": "x"}\n!then\n!say done', "first")
         await run_turn(
@@ -356,18 +359,18 @@ async def warm_up(subject: SoakDaemon) -> None:
 async def wait_until_settled(
     subject: SoakDaemon, patience: float, wanted: ProcessCounts | None = None
 ) -> ProcessCounts:
-    """Once nothing runs, and as much is alive as is wanted, or as there will be in a while."""
+    """Wait until nothing runs and the counts are back at `wanted`, or the patience is over."""
     deadline = time.monotonic() + patience
     async with connect(home=subject.home, timeout=60) as client:
         while (await client.get_stats()).runs:  # noqa: ASYNC110 - in another process
             await asyncio.sleep(0.2)
     while True:
         await asyncio.sleep(1)
-        alive = subject.read_counts()
+        counts = subject.read_counts()
         if time.monotonic() > deadline:
-            return alive
-        if wanted is not None and has_returned(alive, wanted):
-            return alive
+            return counts
+        if wanted is not None and has_returned(counts, wanted):
+            return counts
 
 
 def has_returned(now: ProcessCounts, before: ProcessCounts) -> bool:
@@ -377,27 +380,27 @@ def has_returned(now: ProcessCounts, before: ProcessCounts) -> bool:
 
 
 def find_log_errors(log: Path) -> Counter[str]:
-    """What the daemon itself thinks went wrong."""
-    found: Counter[str] = Counter()
+    """Count the errors in the daemon's log."""
+    errors: Counter[str] = Counter()
     for line in log.read_text().splitlines():
         words = line.split(maxsplit=2)
         if len(words) == 3 and words[1] in ("ERROR", "CRITICAL"):
-            found[words[2][:160]] += 1
-    return found
+            errors[words[2][:160]] += 1
+    return errors
 
 
 def run_soak(subject: SoakDaemon, minutes: float, seed: int) -> tuple[list[BenchTable], bool]:
     uvloop.run(warm_up(subject))
     patience = min(SETTLING, minutes * 60)
     before = uvloop.run(wait_until_settled(subject, patience))
-    begun = time.monotonic()
-    run = SoakRun(subject, random.Random(seed), begun + minutes * 60)  # noqa: S311 - traffic
+    start = time.monotonic()
+    run = SoakRun(subject, random.Random(seed), start + minutes * 60)  # noqa: S311 - traffic
     uvloop.run(run.run())
     after = uvloop.run(wait_until_settled(subject, patience, before))
-    # Python, tantivy and the allocator take what they want for good in the first minutes.
-    steady = [size for size in run.sizes if size[0] > begun + minutes * 60 * 0.4]
-    grows = fit_slope(steady) * 60
-    back = BenchTable(
+    # Python, tantivy and the allocator allocate their permanent memory in the first minutes.
+    steady = [size for size in run.sizes if size[0] > start + minutes * 60 * 0.4]
+    slope = fit_slope(steady) * 60
+    comparison = BenchTable(
         f"Soak: {minutes:g} minutes, before and after",
         ["", "before", "after"],
         note=f"Each when nothing runs, the second at most {patience:.0f} s after the last visit.",
@@ -410,27 +413,27 @@ def run_soak(subject: SoakDaemon, minutes: float, seed: int) -> tuple[list[Bench
         ("RSS MB", lambda alive: f"{alive.size:.1f}"),
     ]
     for name, number in numbers:
-        back.add_row(name, str(number(before)), str(number(after)))
-    lasting = BenchTable("Soak: all the while", ["", ""])
-    lasting.add_row("visits", f"{sum(run.done.values()):,}")
-    lasting.add_row("visits that went wrong", str(sum(run.faults.values())))
-    lasting.add_row("errors in the daemon's log", str(sum(find_log_errors(subject.log).values())))
-    lasting.add_row("RSS MB, smallest, of the last 60 %", f"{min(s[1] for s in steady):.1f}")
-    lasting.add_row("RSS MB, largest, of the last 60 %", f"{max(s[1] for s in steady):.1f}")
-    lasting.add_row("RSS slope of it, MB a minute", f"{grows:+.2f}")
-    lasting.add_row("pings", f"{len(run.pings):,}")
-    lasting.add_row("ping p50 ms", f"{compute_percentile(run.pings, 0.5):.1f}")
-    lasting.add_row("ping p99 ms", f"{compute_percentile(run.pings, 0.99):.1f}")
-    lasting.add_row("ping max ms", f"{max(run.pings):.0f}")
+        comparison.add_row(name, str(number(before)), str(number(after)))
+    summary = BenchTable("Soak: all the while", ["", ""])
+    summary.add_row("visits", f"{sum(run.done.values()):,}")
+    summary.add_row("visits that went wrong", str(sum(run.faults.values())))
+    summary.add_row("errors in the daemon's log", str(sum(find_log_errors(subject.log).values())))
+    summary.add_row("RSS MB, smallest, of the last 60 %", f"{min(s[1] for s in steady):.1f}")
+    summary.add_row("RSS MB, largest, of the last 60 %", f"{max(s[1] for s in steady):.1f}")
+    summary.add_row("RSS slope of it, MB a minute", f"{slope:+.2f}")
+    summary.add_row("pings", f"{len(run.pings):,}")
+    summary.add_row("ping p50 ms", f"{compute_percentile(run.pings, 0.5):.1f}")
+    summary.add_row("ping p99 ms", f"{compute_percentile(run.pings, 0.99):.1f}")
+    summary.add_row("ping max ms", f"{max(run.pings):.0f}")
     visits = BenchTable("Soak: visits", ["", "times", "slowest s"])
     for name, count in run.done.most_common():
         visits.add_row(name.replace("_", " "), f"{count:,}", f"{run.slowest[name]:.1f}")
     for sentence, count in (run.faults + find_log_errors(subject.log)).most_common(12):
         print(f"WRONG {count}: {sentence}", flush=True)
-    left = Counter(after.tasks) - Counter(before.tasks)
-    if left:
-        print(f"TASKS LEFT: {dict(left)}", flush=True)
-    return [back, lasting, visits], not run.faults and not left
+    remaining = Counter(after.tasks) - Counter(before.tasks)
+    if remaining:
+        print(f"TASKS LEFT: {dict(remaining)}", flush=True)
+    return [comparison, summary, visits], not run.faults and not remaining
 
 
 def run_benchmark(arguments: list[str]) -> list[BenchTable]:

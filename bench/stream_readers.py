@@ -1,8 +1,7 @@
-"""One client reading one streamed answer, and the CPU time it took.
+"""Read one streamed answer with one client, and print the CPU time of each chunk.
 
-Run as `python -m bench.stream_readers`. Arguments: contender, URL, number of chunks.
-Each contender does what a program would do with it:
-iterate over the answer and add up its text. Runs in whatever environment has the contender.
+Run as `python -m bench.stream_readers CLIENT URL CHUNKS`, in an environment that has the client.
+Each reader does what a program would do: iterate over the answer and count its text.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 
 
 async def read_raw(url: str) -> int:
-    """An asyncio stream and a split at line ends: no HTTP to speak of, no JSON."""
+    """Read with an asyncio stream: hardly any HTTP, no JSON."""
     host, _, port = url.removeprefix("http://").partition("/")[0].partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
@@ -30,7 +29,7 @@ async def read_raw(url: str) -> int:
 
 
 async def read_aiohttp(url: str) -> int:
-    """The bare HTTP client: body pieces as they come, no JSON."""
+    """Read with the bare HTTP client: body pieces as they come, no JSON."""
     import aiohttp
 
     body = bytearray()
@@ -93,7 +92,7 @@ READERS: dict[str, Callable[[str], Awaitable[int]]] = {
 
 async def measure_reader(name: str, url: str, count: int) -> None:
     read = READERS[name]
-    await read(url)  # imports, connections and caches: paid before the clock starts
+    await read(url)  # warm up imports, connections and caches
     start = time.process_time()
     seen = await read(url)
     spent = time.process_time() - start

@@ -1,7 +1,7 @@
-"""Streaming: small chunk events, as fast as they go, to one client and to a hundred at once.
+"""Streaming: small chunk events, as fast as possible, to one client and to a hundred at once.
 
-The bare loops write the same frames, encoded beforehand, one at a time; their clients take frames
-apart and count them. Ours builds and encodes each event, and its client yields typed ones.
+The bare peers write the same frames, encoded beforehand, one at a time; their clients split and
+count frames. Our server builds and encodes each event, and our client yields typed events.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ CROWD_SIZE = 100
 
 
 async def read_with_callbacks(path: Path, count: int) -> None:
-    """Reads `count` frames as bytes arrive: four bytes, a length, that many bytes."""
+    """Read `count` frames as bytes arrive: a length of four bytes, then that many bytes."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -53,7 +53,7 @@ async def read_with_callbacks(path: Path, count: int) -> None:
 
 
 async def read_with_streams(path: Path, count: int) -> None:
-    """The same with a StreamReader."""
+    """Read the same frames with a StreamReader."""
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(str(count).encode())
     for _ in range(count):
@@ -72,13 +72,12 @@ async def read_with_client(path: Path, count: int) -> None:
 
 
 async def read_in_crowd(
-    one: Callable[[Path, int], Awaitable[None]], path: Path, count: int
+    read: Callable[[Path, int], Awaitable[None]], path: Path, count: int
 ) -> None:
-    await asyncio.gather(*(one(path, count) for _ in range(CROWD_SIZE)))
+    await asyncio.gather(*(read(path, count) for _ in range(CROWD_SIZE)))
 
 
 def measure_rate(work: Awaitable[None], events: int) -> float:
-    """Events a second."""
 
     async def run() -> float:
         start = read_clock()
@@ -103,11 +102,11 @@ def run_benchmark() -> list[BenchTable]:
         for clients, rounds in ((1, ROUNDS), (CROWD_SIZE, 1)):
             samples: dict[str, list[float]] = {kind: [] for kind in SIDES}
             for _ in range(rounds):
-                for kind, one in SIDES.items():
+                for kind, read in SIDES.items():
                     path = paths[kind]
-                    work = one(path, EVENTS) if clients == 1 else read_in_crowd(one, path, EVENTS)
+                    work = read(path, EVENTS) if clients == 1 else read_in_crowd(read, path, EVENTS)
                     samples[kind].append(measure_rate(work, EVENTS * clients))
-            rates = {kind: compute_percentile(taken, 0.5) for kind, taken in samples.items()}
+            rates = {kind: compute_percentile(times, 0.5) for kind, times in samples.items()}
             table.add_row(
                 str(clients),
                 f"{EVENTS:,}",

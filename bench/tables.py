@@ -1,4 +1,4 @@
-"""Tables: what a measurement returns, and how it reads in a terminal and in the README."""
+"""The table a benchmark returns, and its Markdown for the terminal and the README."""
 
 from dataclasses import dataclass, field
 

@@ -1,8 +1,7 @@
-"""The terminal: what it costs to show an answer while it is written, and a conversation read back.
+"""The transcript: the CPU time of rendering a streamed answer, and of a long history.
 
-The answer has all that answers have. It comes a token at a time, 200 a second, and is drawn 30
-times a second as the chat does it: what is finished is taken, what can still change is drawn anew.
-Time is the processor's, of one core.
+The answer has every kind of Markdown block. It comes a token at a time, 200 a second, and is drawn
+30 times a second as in the chat: finished lines are taken, the others rendered again.
 """
 
 import time
@@ -43,48 +42,49 @@ def heights(path: Path) -> Iterator[float]:
 | north   | 4.21  | 0.33  | new gauge           |
 | south   | 3.97  | 0.41  | `offline` since May |
 
-> Whoever walks out must know when to turn back.
+> People who walk out must know when to turn back.
 
 """
 
 
 def split_answer(count: int = TOKENS) -> Iterator[str]:
-    """About as long as those of models: four characters."""
+    """Split the answer into tokens of four characters, about the length of a model's tokens."""
     text = ANSWER * (count * 4 // len(ANSWER) + 1)
     return (text[at : at + 4] for at in range(0, count * 4, 4))
 
 
 def measure_stream(width: int = WIDTH, count: int = TOKENS) -> tuple[float, float, int]:
-    """Seconds for all of it, seconds for the worst frame, and the most lines that were live."""
+    """Return seconds for the whole answer and for the worst frame, and the most live lines."""
     transcript = ChatTranscript(Theme())
     transcript.handle_event(wire.StreamEvent(start=wire.StreamStart(agent="crab", run_id="1")), 0.0)
-    worst, most, drawn = 0.0, 0, 0.0
-    began = time.process_time()
+    worst_frame, max_live, last_draw = 0.0, 0, 0.0
+    start = time.process_time()
     for number, token in enumerate(split_answer(count)):
         now = number / RATE
         transcript.handle_event(wire.StreamEvent(chunk=wire.StreamChunk(content=token)), now)
-        if now - drawn >= 1 / FRAMES:
-            drawn = now
+        if now - last_draw >= 1 / FRAMES:
+            last_draw = now
             before = time.process_time()
             transcript.take_text(width)
-            most = max(most, len(transcript.live_lines(width, HEIGHT, now)))
-            worst = max(worst, time.process_time() - before)
+            max_live = max(max_live, len(transcript.live_lines(width, HEIGHT, now)))
+            worst_frame = max(worst_frame, time.process_time() - before)
     transcript.handle_event(wire.StreamEvent(end=wire.StreamEnd(agent="crab")), count / RATE)
     transcript.take_text(width)
-    return time.process_time() - began, worst, most
+    return time.process_time() - start, worst_frame, max_live
 
 
 def measure_history(lines: int) -> float:
-    """Seconds to lay out a conversation of so many lines."""
-    said = ANSWER.count("\n")
+    """Return seconds to lay out a conversation of about `lines` lines."""
+    answer_lines = ANSWER.count("\n")
     messages = [
-        wire.ConversationMessage(role="assistant", content=ANSWER) for _ in range(lines // said)
+        wire.ConversationMessage(role="assistant", content=ANSWER)
+        for _ in range(lines // answer_lines)
     ]
     transcript = ChatTranscript(Theme())
-    began = time.process_time()
+    start = time.process_time()
     transcript.add_history(messages)
     transcript.take_text(WIDTH)
-    return time.process_time() - began
+    return time.process_time() - start
 
 
 def run_benchmark() -> list[BenchTable]:
@@ -96,15 +96,15 @@ def run_benchmark() -> list[BenchTable]:
         note="At most 15 % of a core is the target.",
     )
     for width in (WIDTH, 40):
-        spent, worst, most = min(measure_stream(width) for _ in range(3))
-        share, each = 100 * spent / seconds, spent / TOKENS * 1e6
+        spent, worst_frame, max_live = min(measure_stream(width) for _ in range(3))
+        share, us_per_token = 100 * spent / seconds, spent / TOKENS * 1e6
         table.add_row(
             str(width),
             f"{spent:.2f}",
             f"{share:.1f}",
-            f"{each:.0f}",
-            f"{worst * 1e3:.1f}",
-            str(most),
+            f"{us_per_token:.0f}",
+            f"{worst_frame * 1e3:.1f}",
+            str(max_live),
         )
     read_back = BenchTable("Terminal, a conversation read back", ["lines", "CPU ms"])
     for lines in (100, 1000, 10_000):

@@ -1,7 +1,7 @@
-"""The chat at a terminal: how soon a key is seen while an answer streams, and how soon it opens.
+"""The chat at a terminal: the echo time of keys while an answer streams, and the opening time.
 
 `crabtalk` runs in a pseudo-terminal, with a daemon and a scripted model in processes of their own.
-Nothing draws what it writes: a key is seen when the character it typed has left the program.
+No terminal draws its output: a key is echoed when the program has written its character.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ from .tables import BenchTable
 
 BIN = Path(sys.executable).parent
 RATE = 200  # tokens a second
-# Each is typed once, so that what is drawn again is not taken for an echo.
+# Each is typed only once, so that a redraw is not taken for an echo.
 LETTERS = [
     chr(code) for code in (*range(0x0430, 0x0450), *range(0x03B1, 0x03C2), *range(0x0561, 0x0587))
 ]
@@ -37,7 +37,7 @@ CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\nmax_retries = 0\n'
 
 
 class ChatProcess:
-    """The program's end of a terminal: what was typed goes in, what it writes comes out."""
+    """The chat in a pseudo-terminal, with everything it has written."""
 
     def __init__(self, home: Path, size: tuple[int, int]) -> None:
         self.begun = read_clock()
@@ -59,7 +59,7 @@ class ChatProcess:
         os.write(self._master, keys.encode())
 
     def read_until(self, text: str, since: int = 0) -> float:
-        """When it had been written."""
+        """Read until the program has written `text`; return the time."""
         return self.read_until_match(re.compile(re.escape(text.encode())), since)
 
     def read_until_match(self, pattern: "re.Pattern[bytes]", since: int = 0) -> float:
@@ -81,7 +81,7 @@ class ChatProcess:
 
     @property
     def cpu(self) -> float:
-        """Seconds it has computed."""
+        """The CPU seconds of the program."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -93,16 +93,16 @@ class ChatProcess:
 
 @contextmanager
 def open_chat(home: Path, size: tuple[int, int] = (80, 24)) -> Iterator[ChatProcess]:
-    made = ChatProcess(home, size)
+    process = ChatProcess(home, size)
     try:
-        yield made
+        yield process
     finally:
-        made.close()
+        process.close()
 
 
 @contextmanager
 def run_daemon_with_model() -> Iterator[Path]:
-    """The home of a daemon whose model does as it is told."""
+    """Run a daemon with a scripted model; yields its home."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
         url, _ = stack.enter_context(model_process("--no-record"))
@@ -122,44 +122,44 @@ def run_daemon_with_model() -> Iterator[Path]:
 
 
 def measure_echoes(count: int = len(LETTERS)) -> tuple[list[float], float]:
-    """Milliseconds from each key to its echo, and the share of a core the chat took meanwhile."""
+    """Return milliseconds from each key to its echo, and the share of a core the chat used."""
     chance = random.Random(7)  # noqa: S311 - when a key is pressed is no secret
     lags: list[float] = []
-    with run_daemon_with_model() as home, open_chat(home) as shown:
-        shown.read_until("ready")
-        shown.type_keys(f"!chunks {RATE * 60} {RATE}\r")
-        shown.read_until_match(re.compile(rb"\d{19}"))
-        shown.read_for(0.5)
-        cpu, begun = shown.cpu, read_clock()
+    with run_daemon_with_model() as home, open_chat(home) as chat:
+        chat.read_until("ready")
+        chat.type_keys(f"!chunks {RATE * 60} {RATE}\r")
+        chat.read_until_match(re.compile(rb"\d{19}"))
+        chat.read_for(0.5)
+        cpu, start = chat.cpu, read_clock()
         for number, letter in enumerate(LETTERS[:count]):
             if number % 30 == 29:
-                shown.type_keys("\x15")  # an empty line again
-            shown.read_for(chance.uniform(0.05, 0.12))
-            since = len(shown.written)
+                chat.type_keys("\x15")  # an empty line again
+            chat.read_for(chance.uniform(0.05, 0.12))
+            since = len(chat.written)
             pressed = read_clock()
-            shown.type_keys(letter)
-            lags.append((shown.read_until(letter, since) - pressed) * 1e3)
-        return lags, (shown.cpu - cpu) / (read_clock() - begun)
+            chat.type_keys(letter)
+            lags.append((chat.read_until(letter, since) - pressed) * 1e3)
+        return lags, (chat.cpu - cpu) / (read_clock() - start)
 
 
 def measure_opening(home: Path) -> float:
-    """Milliseconds from starting the process to the prompt."""
-    with open_chat(home) as shown:
-        return (shown.read_until("ready") - shown.begun) * 1e3
+    """Return milliseconds from starting the process to the prompt."""
+    with open_chat(home) as chat:
+        return (chat.read_until("ready") - chat.begun) * 1e3
 
 
 def measure_import() -> float:
-    """Milliseconds of that before the chat is opened: the interpreter, and what it loads."""
+    """Return milliseconds of starting the interpreter and importing the chat."""
     code = "import crabtalk.cli.main, crabtalk.chat.app; print(flush=True)"
-    begun = read_clock()
+    start = read_clock()
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        return (read_clock() - begun) * 1e3
+        return (read_clock() - start) * 1e3
 
 
 def fill_conversation(home: Path, lines: int) -> None:
-    """A conversation of so many lines."""
+    """Create a conversation of `lines` lines."""
     page = "\n".join(f"line {number} of a page, as long as lines are" for number in range(100))
     with connect_sync(home=home) as client:
         for _ in range(lines // 200):
@@ -190,8 +190,8 @@ def measure_openings() -> BenchTable:
     with run_daemon_with_model() as home:
         for name, lines in (("nothing said yet", 0), ("10,000 lines of history", 10_000)):
             fill_conversation(home, lines)
-            measure_opening(home)  # the daemon has read it
-            # In turn, so that both meet the same machine.
+            measure_opening(home)  # warm up: the daemon has read it
+            # Alternating, so that other load affects both alike.
             pairs = [(measure_import(), measure_opening(home)) for _ in range(STARTS)]
             loading = compute_percentile([first for first, _ in pairs], 0.5)
             opened = [second for _, second in pairs]
@@ -209,5 +209,5 @@ def run_benchmark() -> list[BenchTable]:
 
 
 if __name__ == "__main__":
-    for each in run_benchmark():
-        print(each.render_markdown(), flush=True)
+    for table in run_benchmark():
+        print(table.render_markdown(), flush=True)

@@ -1,8 +1,8 @@
-"""Turns: what the daemon adds to a model's answer, alone and with a crowd of conversations.
+"""Turns: the latency the daemon adds to a model's answer, for one and for many conversations.
 
 The model is a scripted server in a process of its own that stamps each chunk when it is written;
 the client compares the stamp with its own clock, which is the same on one machine. The bare relay
-passes the same bytes on without looking at them.
+passes on the same bytes without parsing them.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from .processes import compute_percentile, pin_to_core, read_rss
 from .tables import BenchTable
 
 STAMP_PATTERN = re.compile(rb"\b(\d{19})\b")
-# So much of a crowd's chunks is not counted: connections and conversations are being made.
+# This share of a crowd's chunks is not counted, while connections and conversations are created.
 WARM_UP = 0.2
 
 
@@ -69,14 +69,14 @@ class ChunkReader(asyncio.Protocol):
 
 
 class RawChunkReader(ChunkReader):
-    """Of the relay: stamps anywhere in the bytes."""
+    """Reads from the relay: finds stamps anywhere in the bytes."""
 
     def find_stamps(self, data: bytes) -> Iterator[int]:
         return map(int, STAMP_PATTERN.findall(data))
 
 
 class FramedChunkReader(ChunkReader):
-    """Of the daemon: frames with events in them. It is over with the end event."""
+    """Reads from the daemon: frames with events, up to the end event."""
 
     def __init__(self, request: bytes, chunks: int) -> None:
         super().__init__(request, chunks + 1)
@@ -110,7 +110,7 @@ def encode_turn(script: str, sender: str) -> bytes:
 async def run_crowd(
     path: Path, kind: type[ChunkReader], conversations: int, chunks: int, rate: int
 ) -> list[float]:
-    """Lags of all chunks of so many conversations at once, begun evenly over a second."""
+    """Run conversations at once, begun evenly over a second; return the lags of all chunks."""
     script = f"!chunks {chunks} {rate}"
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -179,7 +179,7 @@ def run_relay(model_url: str, scratch: Path) -> Iterator[TurnServer]:
 
 
 def measure_first_byte(contenders: list[TurnServer]) -> BenchTable:
-    """One conversation, many turns: from the model's first byte to the client's."""
+    """Measure many turns of one conversation, from the model's first byte to the client's."""
     table = BenchTable(
         "Added latency: the model's first chunk to the client's, ms",
         ["", "p50", "p99", "whole turn p50"],
@@ -188,27 +188,27 @@ def measure_first_byte(contenders: list[TurnServer]) -> BenchTable:
     for contender in contenders:
 
         async def turns(contender: TurnServer = contender) -> tuple[list[float], list[float]]:
-            lags, whole = [], []
+            lags, totals = [], []
             for _ in range(220):
                 request = (
                     encode_turn("!chunks 1 0", "one")
                     if contender.kind is FramedChunkReader
                     else b"!chunks 1 0"
                 )
-                begun = time.monotonic_ns()
+                start = time.monotonic_ns()
                 reader = await open_reader(contender.socket, contender.kind, request, 1)
                 await reader.done
-                whole.append((time.monotonic_ns() - begun) / 1e6)
+                totals.append((time.monotonic_ns() - start) / 1e6)
                 lags.append(reader.lags[0])
                 reader.close()
-            return lags[20:], whole[20:]
+            return lags[20:], totals[20:]
 
-        lags, whole = uvloop.run(turns())
+        lags, totals = uvloop.run(turns())
         table.add_row(
             contender.name,
             f"{compute_percentile(lags, 0.5):.2f}",
             f"{compute_percentile(lags, 0.99):.2f}",
-            f"{compute_percentile(whole, 0.5):.2f}",
+            f"{compute_percentile(totals, 0.5):.2f}",
         )
     return table
 

@@ -1,7 +1,7 @@
-"""The page in a browser: how soon it is there, how soon words are, and how it scrolls.
+"""The web page in a browser: loading, the delay of streamed words, and scrolling.
 
-Daemon, relay, gateway and model run in one process, Chromium in its own, without a display: what a
-graphics card would do is done by the same two cores.
+Daemon, relay, gateway and model run in one process, Chromium in its own, without a display: the
+same two cores do the work of a graphics card.
 """
 
 import gzip
@@ -32,7 +32,7 @@ CHUNKS, RATES = 300, (20, 100)
 SCROLL_PIXELS, SCROLL_SPEED = 48_000, 6_000
 TRACE_CATEGORIES = ["devtools.timeline", "disabled-by-default-devtools.timeline.frame"]
 
-# When somebody can do something, in milliseconds since they asked for the page.
+# Milliseconds from requesting the page until it can be used.
 READY_SCRIPT = """
 new MutationObserver((_, observer) => {
   if (!document.documentElement?.dataset.ready) return;
@@ -44,7 +44,7 @@ LOADED_SCRIPT = """() => [...performance.getEntriesByType("navigation"),
   ...performance.getEntriesByType("resource")]
   .filter((entry) => entry.startTime <= window.readyAt && entry.name.startsWith(location.origin))
   .map((entry) => [entry.name, entry.encodedBodySize, entry.decodedBodySize])"""
-# From the click on a conversation until its end has been painted.
+# Milliseconds from the click on a conversation until its end has been painted.
 OPENED_SCRIPT = """(words) => new Promise((done) => {
   const painted = (then) => requestAnimationFrame(() => {
     const channel = new MessageChannel();
@@ -61,7 +61,7 @@ OPENED_SCRIPT = """(words) => new Promise((done) => {
     painted(look);
   }, { capture: true, once: true });
 })"""
-# When each stamp that the model writes was painted first, by the clock on the wall.
+# The wall-clock time at which each stamp of the model was first painted.
 WATCH_SCRIPT = """() => {
   window.stamps = new Map();
   const channel = new MessageChannel();
@@ -92,36 +92,36 @@ def serve_page() -> Iterator[ServedPage]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            told = dict(process.stdout.readline().split() for _ in range(2))
-            yield ServedPage(told["page"].rstrip("/"), told["words"])
+            served_values = dict(process.stdout.readline().split() for _ in range(2))
+            yield ServedPage(served_values["page"].rstrip("/"), served_values["words"])
         finally:
             process.terminate()
 
 
 @asynccontextmanager
-async def open_list(browser: Browser, place: ServedPage) -> AsyncIterator[BrowserUser]:
-    """Somebody at the list."""
-    async with open_browser_user(browser, place.url) as person:
-        await person.open("/")
-        await person.restore_account(place.words)
-        await expect(person.conversation_link("keeper")).to_be_visible()
-        yield person
+async def open_list(browser: Browser, served: ServedPage) -> AsyncIterator[BrowserUser]:
+    """Open a browser user at the list of conversations."""
+    async with open_browser_user(browser, served.url) as user:
+        await user.open("/")
+        await user.restore_account(served.words)
+        await expect(user.conversation_link("keeper")).to_be_visible()
+        yield user
 
 
 # ── The first visit ────────────────────────────────────────────────────────────────────────────
 
 
-async def measure_first_load(browser: Browser, place: ServedPage) -> BenchTable:
+async def measure_first_load(browser: Browser, served: ServedPage) -> BenchTable:
     ready, entries = [], []
     for _ in range(VISIT_COUNT):
-        async with open_browser_user(browser, place.url, keeps=True) as person:
-            await person.page.add_init_script(READY_SCRIPT)
-            await person.open("/")
-            await person.page.wait_for_function("() => window.readyAt")
-            ready.append(float(await person.page.evaluate("() => window.readyAt")))
-            entries = await person.page.evaluate(LOADED_SCRIPT)
-            bodies = [await fetch_body(person.page.context, name) for name, _, _ in entries]
-    packed = sum(len(gzip.compress(each, 6)) for each in bodies)
+        async with open_browser_user(browser, served.url, keeps=True) as user:
+            await user.page.add_init_script(READY_SCRIPT)
+            await user.open("/")
+            await user.page.wait_for_function("() => window.readyAt")
+            ready.append(float(await user.page.evaluate("() => window.readyAt")))
+            entries = await user.page.evaluate(LOADED_SCRIPT)
+            bodies = [await fetch_body(user.page.context, name) for name, _, _ in entries]
+    packed = sum(len(gzip.compress(body, 6)) for body in bodies)
     table = BenchTable("The page, a first visit", ["", "", "target"])
     table.add_row("files", str(len(entries)), "")
     table.add_row("KB, as they are", f"{sum(map(len, bodies)) / 1024:.0f}", "")
@@ -139,37 +139,37 @@ async def fetch_body(context: BrowserContext, url: str) -> bytes:
 # ── A long conversation ────────────────────────────────────────────────────────────────────────
 
 
-async def measure_opening(browser: Browser, place: ServedPage) -> list[float]:
-    """Each time as if it had just been visited for the first time: all of it is at the relay."""
-    taken = []
+async def measure_opening(browser: Browser, served: ServedPage) -> list[float]:
+    """Measure opening a conversation on a first visit, when all of it is at the relay."""
+    times = []
     for _ in range(OPENING_COUNT):
-        async with open_list(browser, place) as person:
-            taken.append(await time_opening(person))
-    return taken
+        async with open_list(browser, served) as user:
+            times.append(await time_opening(user))
+    return times
 
 
-async def measure_reopening(browser: Browser, place: ServedPage) -> list[float]:
-    taken = []
-    async with open_list(browser, place) as person:
-        await time_opening(person)
+async def measure_reopening(browser: Browser, served: ServedPage) -> list[float]:
+    times = []
+    async with open_list(browser, served) as user:
+        await time_opening(user)
         for _ in range(OPENING_COUNT):
-            await person.open("/")
-            await expect(person.conversation_link("keeper")).to_be_visible()
-            taken.append(await time_opening(person))
-    return taken
+            await user.open("/")
+            await expect(user.conversation_link("keeper")).to_be_visible()
+            times.append(await time_opening(user))
+    return times
 
 
-async def time_opening(person: BrowserUser) -> float:
-    await person.page.evaluate(
+async def time_opening(user: BrowserUser) -> float:
+    await user.page.evaluate(
         f"(words) => {{ window.opened = ({OPENED_SCRIPT})(words); }}", LAST_QUESTION
     )
-    await person.conversation_link("keeper").first.click()
-    return float(await person.page.evaluate("() => window.opened"))
+    await user.conversation_link("keeper").first.click()
+    return float(await user.page.evaluate("() => window.opened"))
 
 
 @dataclass
 class ScrollTrace:
-    """What a browser traced while somebody scrolled, up and down again."""
+    """A browser's trace while a user scrolls up and down again."""
 
     gaps: list[float] = field(default_factory=list)  # ms between two frames that were drawn
     work: list[float] = field(default_factory=list)  # CPU ms of the page for a frame
@@ -185,27 +185,27 @@ class ScrollTrace:
         self.frame_states += count_frame_states(events)
 
 
-async def measure_scrolling(browser: Browser, place: ServedPage) -> ScrollTrace:
-    scrolled = ScrollTrace()
-    async with open_list(browser, place) as person:
-        await time_opening(person)
-        await person.page.wait_for_timeout(1000)
+async def measure_scrolling(browser: Browser, served: ServedPage) -> ScrollTrace:
+    trace = ScrollTrace()
+    async with open_list(browser, served) as user:
+        await time_opening(user)
+        await user.page.wait_for_timeout(1000)
         for pixels in (SCROLL_PIXELS, -SCROLL_PIXELS):
-            await scrolled.trace(browser, person.page, pixels)
-    return scrolled
+            await trace.trace(browser, user.page, pixels)
+    return trace
 
 
 async def measure_plain_scrolling(browser: Browser) -> ScrollTrace:
-    """The same over lines of text with nothing behind them: what this machine can draw."""
-    scrolled = ScrollTrace()
+    """Measure scrolling plain lines of text: the fastest this machine can draw."""
+    trace = ScrollTrace()
     context = await browser.new_context(viewport={"width": 1440, "height": 900})
     page = await context.new_page()
     lines = "".join(f"<p>Line {number}: {WORDS}</p>" for number in range(2000))
     await page.set_content(f'<div role="log" {PLAIN_STYLE}>{lines}</div>')
     for pixels in (-SCROLL_PIXELS, SCROLL_PIXELS):
-        await scrolled.trace(browser, page, pixels)
+        await trace.trace(browser, page, pixels)
     await context.close()
-    return scrolled
+    return trace
 
 
 async def scroll_page(page: Page, pixels: int) -> None:
@@ -223,17 +223,17 @@ async def scroll_page(page: Page, pixels: int) -> None:
 
 
 def compute_frame_work(events: list[dict[str, Any]]) -> list[float]:
-    """CPU time of a page's own thread from one frame to the next: without what others took."""
+    """Return the CPU time of the page's main thread between frames, without other threads."""
     begins = sorted(e["ts"] for e in events if e["name"] == "BeginMainThreadFrame")
     main = {(e["pid"], e["tid"]) for e in events if e["name"] == "BeginMainThreadFrame"}
-    taken = [0.0] * (len(begins) + 1)
+    work = [0.0] * (len(begins) + 1)
     end = 0
     tasks = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) in main]
     for task in sorted(tasks, key=lambda e: (e["ts"], -e["dur"])):
-        if task["ts"] >= end:  # else it is a part of one that was counted
+        if task["ts"] >= end:  # else it is part of a task already counted
             end = task["ts"] + task["dur"]
-            taken[bisect(begins, task["ts"])] += task.get("tdur", 0) / 1000
-    return taken[1:]
+            work[bisect(begins, task["ts"])] += task.get("tdur", 0) / 1000
+    return work[1:]
 
 
 def count_frame_states(events: list[dict[str, Any]]) -> Counter[str]:
@@ -244,17 +244,17 @@ def count_frame_states(events: list[dict[str, Any]]) -> Counter[str]:
 # ── Words as they are written ──────────────────────────────────────────────────────────────────
 
 
-async def measure_chunks(browser: Browser, place: ServedPage, rate: int) -> list[float]:
-    async with open_list(browser, place) as person:
-        await person.open_conversation("newcomer")
-        await person.page.evaluate(WATCH_SCRIPT)
+async def measure_chunks(browser: Browser, served: ServedPage, rate: int) -> list[float]:
+    async with open_list(browser, served) as user:
+        await user.open_conversation("newcomer")
+        await user.page.evaluate(WATCH_SCRIPT)
         start = time.monotonic_ns()
-        await person.send_text(f"!chunks {CHUNKS} {rate}")
-        await expect(person.button("Stop")).to_be_visible()
-        await expect(person.button("Stop")).to_be_hidden(timeout=60_000)
-        stamps = await person.page.evaluate("() => [...window.stamps]")
+        await user.send_text(f"!chunks {CHUNKS} {rate}")
+        await expect(user.button("Stop")).to_be_visible()
+        await expect(user.button("Stop")).to_be_hidden(timeout=60_000)
+        stamps = await user.page.evaluate("() => [...window.stamps]")
     offset = (time.time_ns() - time.monotonic_ns()) / 1e6
-    # What was there before is somebody else's.
+    # Earlier stamps belong to other answers.
     return [at - (int(stamp) / 1e6 + offset) for stamp, at in stamps if int(stamp) > start]
 
 
@@ -267,20 +267,20 @@ async def measure_page() -> list[BenchTable]:
     path = find_chromium()
     if path is None:
         sys.exit(MISSING)
-    with serve_page() as place:
+    with serve_page() as served:
         async with launch_browser(path) as browser:
-            tables = [await measure_first_load(browser, place)]
+            tables = [await measure_first_load(browser, served)]
             words = BenchTable(
                 "The page, ms from a chunk that the model writes to its pixels",
                 ["chunks /s", "p50", "p99", "worst"],
                 note="At most 100 ms is the target.",
             )
             for rate in RATES:
-                taken = await measure_chunks(browser, place, rate)
+                delays = await measure_chunks(browser, served, rate)
                 cells = (
-                    compute_percentile(taken, 0.5),
-                    compute_percentile(taken, 0.99),
-                    max(taken),
+                    compute_percentile(delays, 0.5),
+                    compute_percentile(delays, 0.99),
+                    max(delays),
                 )
                 words.add_row(str(rate), *(f"{cell:.0f}" for cell in cells))
             long = BenchTable(
@@ -288,12 +288,12 @@ async def measure_page() -> list[BenchTable]:
                 ["", "p50", "p95", "worst", "target"],
             )
             for name, samples in (
-                ("ms to open it, all of it at the relay", await measure_opening(browser, place)),
-                ("ms to open it again", await measure_reopening(browser, place)),
+                ("ms to open it, all of it at the relay", await measure_opening(browser, served)),
+                ("ms to open it again", await measure_reopening(browser, served)),
             ):
                 long.add_row(name, *format_spread(samples, "0"), "500")
             ours, plain = (
-                await measure_scrolling(browser, place),
+                await measure_scrolling(browser, served),
                 await measure_plain_scrolling(browser),
             )
             long.add_row(
@@ -316,8 +316,10 @@ def format_spread(samples: list[float], digits: str) -> list[str]:
 
 
 def format_states(states: Counter[str]) -> str:
-    shown = {name.removeprefix("STATE_").lower().replace("_", " "): n for name, n in states.items()}
-    return ", ".join(f"{count} {name}" for name, count in sorted(shown.items()) if name)
+    counts = {
+        name.removeprefix("STATE_").lower().replace("_", " "): n for name, n in states.items()
+    }
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()) if name)
 
 
 def run_benchmark() -> list[BenchTable]:

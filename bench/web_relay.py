@@ -1,7 +1,7 @@
-"""The web's relay: how soon a message is kept and seen, how many a second, what sockets weigh.
+"""The web relay: latency and rate of messages, and the memory of sockets.
 
-The relay has a core to itself and flushes to disk before it answers; everybody else shares the
-other core. Messages are sealed beforehand and as long as a sentence of an agent is.
+The relay has a core to itself and flushes to disk before it answers; all other processes share the
+other core. Messages are encrypted beforehand and as long as a sentence of an agent.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ SEALED = DataSealer(new_key()).seal({"role": "session", "content": {"text": WORD
 
 @contextmanager
 def run_relay() -> Iterator[tuple[str, int]]:
-    """A real one: its address and process id."""
+    """Run a real relay; yields its address and process id."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "crabtalk_web.relay", scratch, "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -45,7 +45,7 @@ def run_relay() -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def run_relay_on_core() -> Iterator[tuple[str, int]]:
-    """A relay on one core, and this process on the other."""
+    """Run a relay on one core, and this process on the other."""
     with ExitStack() as stack:
         with pin_to_core(0):
             started = stack.enter_context(run_relay())
@@ -54,7 +54,7 @@ def run_relay_on_core() -> Iterator[tuple[str, int]]:
 
 
 class BenchDevice:
-    """Somebody's, with an account of its own."""
+    """A device with an account of its own."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self._http = http
@@ -78,11 +78,11 @@ class BenchDevice:
             return str((await response.json())["session"]["id"])
 
     async def post(self, session: str, count: int) -> None:
-        said = []
+        messages = []
         for _ in range(count):
             self._count += 1
-            said.append({"content": SEALED, "localId": f"{session}{self._count}"})
-        path, body = f"/v3/sessions/{session}/messages", json.dumps({"messages": said})
+            messages.append({"content": SEALED, "localId": f"{session}{self._count}"})
+        path, body = f"/v3/sessions/{session}/messages", json.dumps({"messages": messages})
         async with self._http.post(path, data=body, headers=self._headers) as response:
             assert response.status == 200, await response.text()
             await response.read()
@@ -104,14 +104,14 @@ class BenchDevice:
 async def open_device(url: str) -> AsyncIterator[BenchDevice]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(url, connector=connector) as http:
-        made = BenchDevice(http)
-        await made.log_in()
-        yield made
+        device = BenchDevice(http)
+        await device.log_in()
+        yield device
 
 
 async def measure_latency(url: str, pid: int) -> BenchTable:
     table = BenchTable("Relay: one device after the other, ms", ["", "p50", "p95"])
-    posts, seen, batches, pages = [], [], [], []
+    posts, arrivals, batches, pages = [], [], [], []
     async with open_device(url) as speaker:
         session = await speaker.create_session()
         listener = await speaker.listen()
@@ -122,7 +122,7 @@ async def measure_latency(url: str, pid: int) -> BenchTable:
             posts.append((read_clock() - start) * 1e3)
             while not (await arrival).startswith('42["update"'):
                 arrival = asyncio.ensure_future(listener.receive_str())
-            seen.append((read_clock() - start) * 1e3)
+            arrivals.append((read_clock() - start) * 1e3)
         await listener.close()
         for _ in range(BATCHES):
             start = read_clock()
@@ -134,7 +134,7 @@ async def measure_latency(url: str, pid: int) -> BenchTable:
             pages.append((read_clock() - start) * 1e3)
     for name, samples in (
         ("a message, until it is kept", posts),
-        ("a message, until another device has it", seen),
+        ("a message, until another device has it", arrivals),
         ("a batch of 100, until it is kept", batches),
         ("a page of 100", pages),
     ):
@@ -147,47 +147,47 @@ async def measure_latency(url: str, pid: int) -> BenchTable:
 
 
 async def measure_rate(url: str, count: int) -> list[str]:
-    """Twenty sessions at once, each waiting for its answer before it goes on."""
+    """Run twenty sessions at once, each waiting for its answer before the next request."""
     async with AsyncExitStack() as stack:
         devices = [await stack.enter_async_context(open_device(url)) for _ in range(SESSIONS)]
-        sessions = [await each.create_session() for each in devices]
-        listeners = [await each.listen() for each in devices]
-        sent, heard, taken = 0, 0, []
+        sessions = [await device.create_session() for device in devices]
+        listeners = [await device.listen() for device in devices]
+        sent, received, times = 0, 0, []
         news = asyncio.Event()
 
-        async def speak(who: BenchDevice, session: str, until: float) -> None:
+        async def speak(device: BenchDevice, session: str, until: float) -> None:
             nonlocal sent
             while read_clock() < until:
                 start = read_clock()
-                await who.post(session, count)
-                taken.append((read_clock() - start) * 1e3)
+                await device.post(session, count)
+                times.append((read_clock() - start) * 1e3)
                 sent += count
 
         async def hear(ws: aiohttp.ClientWebSocketResponse) -> None:
-            nonlocal heard
+            nonlocal received
             async for message in ws:
-                heard += message.data.startswith('42["update"')
+                received += message.data.startswith('42["update"')
                 news.set()
 
-        hearing = [asyncio.ensure_future(hear(each)) for each in listeners]
+        listen_tasks = [asyncio.ensure_future(hear(listener)) for listener in listeners]
         start = read_clock()
         await asyncio.gather(
             *(
-                speak(who, session, start + SECONDS)
-                for who, session in zip(devices, sessions, strict=True)
+                speak(device, session, start + SECONDS)
+                for device, session in zip(devices, sessions, strict=True)
             )
         )
         rate = sent / (read_clock() - start)
-        while heard < sent:
+        while received < sent:
             news.clear()
             await news.wait()
-        assert heard == sent
-        for each in hearing:
-            each.cancel()
+        assert received == sent
+        for task in listen_tasks:
+            task.cancel()
     return [
         f"{rate:,.0f}",
-        f"{compute_percentile(taken, 0.5):.1f}",
-        f"{compute_percentile(taken, 0.95):.1f}",
+        f"{compute_percentile(times, 0.5):.1f}",
+        f"{compute_percentile(times, 0.95):.1f}",
     ]
 
 
@@ -195,14 +195,14 @@ async def measure_memory(url: str, pid: int) -> BenchTable:
     table = BenchTable("Relay: resident memory, MB", ["sockets", "RSS", "KB each"])
     base = read_rss(pid)
     table.add_row("0", f"{base:.0f}", "")
-    async with open_device(url) as somebody:
-        sockets = [await somebody.listen() for _ in range(SOCKETS)]
+    async with open_device(url) as device:
+        sockets = [await device.listen() for _ in range(SOCKETS)]
         full = read_rss(pid)
         table.add_row(f"{SOCKETS:,}", f"{full:.0f}", f"{(full - base) * 1024 / SOCKETS:.0f}")
-        session = await somebody.create_session()
-        await somebody.post(session, 1)
+        session = await device.create_session()
+        await device.post(session, 1)
         for ws in sockets:
-            # The first update tells of the session, the second of the message.
+            # The first update is about the session, the second about the message.
             while "new-message" not in await ws.receive_str():
                 pass
         table.add_row(f"{SOCKETS:,}, each told of a message", f"{read_rss(pid):.0f}", "")

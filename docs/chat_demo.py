@@ -1,7 +1,7 @@
-"""Plays the chat in a terminal and takes pictures of it: `python -m docs.chat_demo [FOLDER]`.
+"""Run a scripted chat in a terminal and take screenshots: `python -m docs.chat_demo [FOLDER]`.
 
-The program, the daemon and the tools are real; only the model says what stands here. Clocks are set
-to the same time in every picture, so that it is the same picture every time.
+The program, the daemon and the tools are real; only the model is scripted. All clocks in a picture
+show the same time, so the pictures are the same on every run.
 """
 
 import asyncio
@@ -193,7 +193,7 @@ SPINNER = re.compile("[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]")
 
 
 def normalize_screen(terminal: ChatTerminal) -> list[list[Cell]]:
-    """What is in view, with every clock at the same time, without empty rows at the end."""
+    """Return the visible rows, with all clocks at the same time, without empty rows at the end."""
     rows = [
         replace_cells(replace_cells(list(row), CLOCK, "0.2s"), SPINNER, "⠹")
         for row in terminal.cells

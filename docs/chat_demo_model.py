@@ -1,7 +1,7 @@
-"""The model of the demo: an OpenAI-compatible server that answers by heart.
+"""The model of the demo: an OpenAI-compatible server with scripted answers.
 
-What it says goes by the last thing a person said and by how often it was asked since, so that the
-same demo is played every time.
+The answer depends only on the last user message and on the number of requests since, so that every
+run of the demo is the same.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """One answer: a thought, words and calls. With `waits` it ends only when it is let."""
+    """One answer: a thought, text and calls. With `waits` it ends only after `release`."""
 
     say: str = ""
     think: str = ""
@@ -24,7 +24,7 @@ class DemoAnswer:
     waits: bool = False
 
 
-Script = Mapping[str, Sequence[DemoAnswer]]  # by how what was said begins
+Script = Mapping[str, Sequence[DemoAnswer]]  # by the beginning of the user message
 
 
 class DemoModel:
@@ -34,7 +34,7 @@ class DemoModel:
         self._released = asyncio.Event()
 
     def release(self) -> None:
-        """Whatever waits ends now."""
+        """End all waiting answers."""
         self._released.set()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -68,7 +68,7 @@ class DemoModel:
 
 
 def split_deltas(act: DemoAnswer) -> list[dict[str, Any]]:
-    """In small pieces, as models speak."""
+    """Split an answer into small pieces, as models stream."""
     made: list[dict[str, Any]] = []
     for field, text in (("reasoning_content", act.think), ("content", act.say)):
         made += [{field: text[place : place + 8]} for place in range(0, len(text), 8)]
@@ -86,7 +86,7 @@ async def send_event(response: web.StreamResponse, event: Mapping[str, Any]) -> 
 
 @asynccontextmanager
 async def run_model_server(play: Script) -> AsyncIterator[DemoModel]:
-    """A server on loopback, in this process."""
+    """Run the server on loopback, in this process."""
     actor = DemoModel(play)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", actor.answer)

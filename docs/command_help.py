@@ -1,6 +1,7 @@
-"""Writes the help of commands into the pages that show it, and the manual page; with --check, only
-says which are stale. Below `<!-- help: the rest -->` a page shows that of every command that no
-page shows by name.
+"""Write the help texts of commands into the pages, and write the manual page.
+
+With --check, only list the stale pages. Below `<!-- help: the rest -->` a page shows every command
+that no page shows by name.
 """
 
 import re
@@ -22,7 +23,7 @@ REMAINING_COMMANDS = re.compile(
 
 
 def refresh_page(page: HelpPage, text: str) -> str:
-    """With every block as it should be; what other pages show is not among the rest."""
+    """Return the page with fresh blocks. Commands on other pages are not among the rest."""
     named = {
         word
         for other in PAGES
@@ -42,7 +43,7 @@ def render_blocks(commands: list[str]) -> str:
 
 
 def render_pages() -> dict[Path, str]:
-    """Each page and the manual, as they should be."""
+    """Render each page and the manual page."""
     found = {ROOT / page.path: refresh_page(page, page.read_page()) for page in PAGES}
     return {ROOT / MAN_PAGE: render_man_page(list(PAGES[0].iterate_contexts())), **found}
 

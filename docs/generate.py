@@ -1,9 +1,9 @@
-"""Writes into the book what the sources know: `python -m docs.generate`; with --check, only says
-which pages are stale.
+"""Write the generated parts of the book: `python -m docs.generate`. With --check, only list the
+stale pages.
 
-A block stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`. In a table of keys the
-last column, what a key means, is written by hand and stays; a key that is new has none yet, and a
-test asks for it.
+A block is between `<!-- generated: NAME -->` and `<!-- end of NAME -->`. In a table of keys the
+last column, the meaning of a key, is written by hand and kept. A new key has no meaning yet, and a
+test fails until it has one.
 """
 
 import re
@@ -44,7 +44,7 @@ DAEMON_HELP = HelpPage(crabtalkd, "docs/reference/crabtalkd.md", SCRIPT)
 
 
 def render_permissions() -> str:
-    """What calls may do where no rule says otherwise."""
+    """Render the table of default permissions."""
     head = ["| a tool that | `plan` | `ask` | `accept-edits` | `auto` | a stranger's run |"]
     rows = [f"| {' | '.join(row)} |" for row in build_kinds_table()]
     return "\n".join([*head, "|---|---|---|---|---|---|", *rows])
@@ -54,7 +54,7 @@ def render_permissions() -> str:
 
 
 def make_key_table(known: Mapping[str, Any]) -> Callable[[str], str]:
-    """A table of keys and their defaults; what each means is taken from the block as it is."""
+    """Return a renderer for a table of keys and defaults. It keeps the meanings in the block."""
 
     def fresh(block: str) -> str:
         meanings = dict(ROW.findall(block))
@@ -68,7 +68,7 @@ def make_key_table(known: Mapping[str, Any]) -> Callable[[str], str]:
 
 
 def format_toml(value: Any) -> str:
-    """As one would write it; nothing for what is not set."""
+    """Format a value as TOML code. A value that is not set gives an empty cell."""
     match value:
         case bool():
             return f"`{str(value).lower()}`"
@@ -88,11 +88,11 @@ def read_defaults(names: Iterable[str], of: Any) -> dict[str, Any]:
 
 
 def list_settings(of: Any) -> dict[str, Any]:
-    """All there is in a value that has a default for everything."""
+    """Return all fields of a settings object and their defaults."""
     return dict(msgspec.to_builtins(of))
 
 
-# ── What is generated ───────────────────────────────────────────────────────────────────────────
+# ── Generated blocks ───────────────────────────────────────────────────────────────────────────
 
 
 def render_limits(_: str) -> str:
@@ -159,14 +159,14 @@ GENERATED: dict[str, Callable[[str], str]] = {
 
 
 def refresh_page(text: str) -> str:
-    """A page with every block as it should be."""
+    """Return the page with fresh blocks."""
     return BLOCK.sub(
         lambda found: f"{found[1]}\n{GENERATED[found[2]](found[3])}\n\n{found[4]}", text
     )
 
 
 def render_pages() -> dict[Path, str]:
-    """Every page with something generated on it, as it should be."""
+    """Render every page with generated blocks."""
     found = {ROOT / path: refresh_page((ROOT / path).read_text(encoding="utf-8")) for path in PAGES}
     return {**found, ROOT / DAEMON_HELP.path: DAEMON_HELP.refresh_blocks(DAEMON_HELP.read_page())}
 

@@ -1,4 +1,4 @@
-"""The manual page of `crabtalk`, written from the commands themselves."""
+"""Render the manual page of `crabtalk` from its click commands."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -25,32 +25,32 @@ DESCRIPTION = """\
 .SH DESCRIPTION
 Without a command
 .B crabtalk
-is the chat. Where standard input is no terminal, it answers what is piped in.
+opens the chat. If standard input is not a terminal, it answers the piped text.
 .PP
 It is a client of the daemon
 .BR crabtalkd ,
-which owns the conversations. Where none runs, one is started; it says so in a line and stays for
-next time.
+which owns the conversations. If no daemon runs, the command starts one, says so in a line, and
+leaves it running for next time.
 """
 
 TAIL = """\
 .SH EXIT STATUS
 .TP
 .B 0
-Done.
+Success.
 .TP
 .B 1
-Not done, and standard error says why.
+Failure, with the reason on standard error.
 .TP
 .B 2
-Words it does not know.
+Wrong usage.
 .TP
 .B 130
-Stopped, by Ctrl+C or by somebody else.
+Stopped by Ctrl+C or by another client.
 .SH ENVIRONMENT
 .TP
 .B CRABTALK_HOME
-The home of the daemon, where no
+The home of the daemon, unless
 .B \\-\\-home
 is given.
 .TP
@@ -59,7 +59,7 @@ If set, no command starts a daemon, as with
 .BR \\-\\-no\\-start .
 .TP
 .B NO_COLOR
-If set, nothing is coloured.
+If set, the output has no colours.
 .SH FILES
 .TP
 .I ~/.crabtalk
@@ -68,7 +68,7 @@ The daemon's home: configuration, agents, conversations, logs.
 
 
 def render_man_page(contexts: Sequence[click.Context]) -> str:
-    """`contexts` are those of every command, the first of them that of `crabtalk` itself."""
+    """Render the page. `contexts` has one context for each command, first that of `crabtalk`."""
     root, *rest = contexts
     lines = [HEAD + DESCRIPTION + ".SH OPTIONS", *render_options(root), ".SH COMMANDS"]
     for context in rest:
@@ -105,8 +105,9 @@ def render_options(context: click.Context) -> Iterator[str]:
 
 
 def escape_roff(text: str) -> str:
-    """As roff leaves it: no hyphens from minus signs, no commands from dots and quotes, and what
-    is not ASCII by its number, which needs nobody to guess the encoding."""
+    """Escape text so that roff prints it unchanged: minus signs stay minus signs, leading dots and
+    quotes are no commands, and other characters than ASCII are written as code points, which do
+    not depend on the encoding."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     text = "".join(c if c.isascii() else f"\\[u{ord(c):04X}]" for c in text)
     return f"\\&{text}" if text.startswith((".", "'")) else text

@@ -1,6 +1,6 @@
-"""What the sources say of themselves: the comments on bounds, on the wire, and on errors.
+"""Read the comments on limits, on wire messages, and on error codes from the sources.
 
-It reads text and classes, and knows nothing of pages.
+This module knows nothing about pages; docs.generate puts the comments on them.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ MEMBER = re.compile(r"(?:((?:optional |repeated )?[\w<>, .]+) )?(\w+) = (\d+);")
 
 @dataclass(frozen=True, slots=True)
 class DocumentedLimit:
-    """Keys of [limits] that one comment is about, with their defaults."""
+    """Keys of [limits] that share one comment, with their defaults."""
 
     keys: tuple[str, ...]
     defaults: tuple[Any, ...]
@@ -30,7 +30,7 @@ class DocumentedLimit:
 
 
 def read_limits(kind: type[Any]) -> Iterator[DocumentedLimit]:
-    """Those of a dataclass, in its order. A field without a comment belongs to the one above it."""
+    """Yield the limits of a dataclass in order. A field without a comment shares the one above."""
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     comment: list[str] = []
     keys: list[str] = []
@@ -64,7 +64,7 @@ class WireMember:
 
 @dataclass(slots=True)
 class WireMessage:
-    """A message or an enum. Fields that exclude each other are in a `oneof`, called that."""
+    """A message or an enum. `oneof` is the name of its oneof, if it has one."""
 
     name: str
     comment: str
@@ -80,7 +80,7 @@ class WireSection:
 
 
 def parse_proto(proto: str) -> list[WireSection]:
-    """The proto file as its own comments divide it. `reserved` is left out."""
+    """Parse the proto file into the sections of its comments. `reserved` is left out."""
     found: list[WireSection] = []
     above: list[str] = []
     for line in map(str.strip, proto.splitlines()):
@@ -105,7 +105,7 @@ def parse_proto(proto: str) -> list[WireSection]:
 
 
 def read_error_codes() -> list[tuple[int, str]]:
-    """Every code on the wire, with what its class says of it."""
+    """Return every error code with the first line of its class's docstring."""
     kinds: Iterable[Any] = vars(protocol).values()
     found = {
         kind.code: inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]

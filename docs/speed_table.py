@@ -1,6 +1,6 @@
-"""How fast it is, for the README: cells of the tables in bench/README.md, and what measures them.
+"""The speed table of the README, filled with cells of the tables in bench/README.md.
 
-It measures nothing itself.
+This module measures nothing itself.
 """
 
 import re
@@ -16,7 +16,7 @@ class NotMeasuredError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SpeedRow:
-    """A line of the README: cells of one row of a measured table, each put into words."""
+    """A line of the README: cells of one row of a measured table, formatted as text."""
 
     what: str
     table: str
@@ -36,10 +36,10 @@ SPEED_ROWS = (
         "footprint",
     ),
     SpeedRow(
-        "Memory while nobody talks", "Resident memory, MB", ("0",), ("RSS",), "{} MB", "footprint"
+        "Memory of an idle daemon", "Resident memory, MB", ("0",), ("RSS",), "{} MB", "footprint"
     ),
     SpeedRow(
-        "A ping and its pong over the Unix socket, a core for each side",
+        "A ping and its pong over the Unix socket, one core for each side",
         "Ping round trip, µs",
         ("unix", "one each"),
         ("ours p50", "bare p50"),
@@ -47,7 +47,7 @@ SPEED_ROWS = (
         "ping",
     ),
     SpeedRow(
-        "From the first chunk of a model to the client's",
+        "Delay between the first chunk of a model and the client's",
         "Added latency: the model's first chunk to the client's, ms",
         ("crabtalk",),
         ("p50", "p99"),
@@ -71,7 +71,7 @@ SPEED_ROWS = (
         "model",
     ),
     SpeedRow(
-        "One message kept, in a conversation of 10,000",
+        "Storing one message, in a conversation of 10,000",
         "One conversation, by its length, ms",
         ("10,000",),
         ("append p50",),
@@ -79,7 +79,7 @@ SPEED_ROWS = (
         "history",
     ),
     SpeedRow(
-        "Finding what was said among a million messages, with excerpts",
+        "Searching a million messages, with excerpts",
         "Session search, CPU ms of a query with its excerpts, p50 / p99",
         ("1,000,000",),
         ("all p99",),
@@ -87,7 +87,7 @@ SPEED_ROWS = (
         "search",
     ),
     SpeedRow(
-        "A key's echo while 200 tokens a second are shown",
+        "From a key press to its echo, while 200 tokens a second are shown",
         "Key press to echo while 200 tokens a second stream, ms",
         ("crabtalk, 80x24",),
         ("median", "worst"),
@@ -95,7 +95,7 @@ SPEED_ROWS = (
         "keys",
     ),
     SpeedRow(
-        "Opening the chat with 10,000 lines behind it",
+        "Opening the chat with 10,000 lines of history",
         "Opening the chat, ms",
         ("10,000 lines of history",),
         ("median",),
@@ -106,7 +106,7 @@ SPEED_ROWS = (
 
 
 def render_speed_table() -> str:
-    """The table of the README."""
+    """Render the table of the README."""
     measured = BENCH.read_text(encoding="utf-8")
     lines = ["| | measured | by |", "|---|---|---|"]
     for shown in SPEED_ROWS:
@@ -129,7 +129,7 @@ def format_cells(shown: SpeedRow, measured: str) -> str:
 
 
 def read_table(measured: str, title: str) -> list[list[str]]:
-    """The rows of the one below that heading, its head first, without the rule."""
+    """Return the rows of the table below this heading, the head first, without the ruler line."""
     found = re.search(rf"^### {re.escape(title)}\n\n((?:\|.*\n)+)", measured, re.MULTILINE)
     if found is None:
         raise NotMeasuredError(f"bench/README.md has no table {title!r}")

@@ -22,7 +22,7 @@ COLOURS = {
 }
 DOTS = ("#ef7a85", "#ebc17a", "#9ccf8f")
 
-Cell = Any  # pyte's: a character and how it looks
+Cell = Any  # a pyte cell: a character and its style
 
 
 def render_svg(rows: Sequence[Sequence[Cell]], title: str) -> str:
@@ -44,7 +44,7 @@ def render_svg(rows: Sequence[Sequence[Cell]], title: str) -> str:
 
 
 def render_row(row: Sequence[Cell], top: int) -> list[str]:
-    """Runs of cells that look the same, each placed by itself: fonts differ in their widths."""
+    """Render runs of cells with the same style. Each has its own position: font widths differ."""
     parts: list[str] = []
     for look, run in groupby(range(len(row)), key=lambda x: get_cell_style(row[x])):
         columns = list(run)
@@ -55,7 +55,7 @@ def render_row(row: Sequence[Cell], top: int) -> list[str]:
                 f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{ROW_HEIGHT}" '
                 f'fill="{paper}"/>'
             )
-        # Browsers leave out spaces at both ends, and would stretch what is left to the width.
+        # Browsers drop spaces at both ends and would stretch the rest to the width.
         inked = [x for x in columns if row[x].data != " "]
         if not inked:
             continue
@@ -78,7 +78,7 @@ def get_cell_style(cell: Cell) -> tuple[str, str, bool, bool, bool, bool]:
     ink, paper = resolve_colour(cell.fg, FOREGROUND), resolve_colour(cell.bg, BACKGROUND)
     if cell.reverse:
         ink, paper = paper, ink
-    # What blinks is faint: see the terminal it comes from.
+    # The test terminal stores faint text as blinking.
     return ink, paper, cell.bold, cell.italics, cell.underscore, cell.blink
 
 

@@ -1,7 +1,7 @@
-"""Writes the wire code from crabtalk.proto, or with --check says whether it is stale.
+"""Generates the protocol code from crabtalk.proto; with --check only says whether it is stale.
 
-The generator lives in an environment of its own (see the `proto` group in pyproject.toml), made
-here on first need from pinned requirements.
+The generator has an environment of its own (see the `proto` group in pyproject.toml), created on
+first use from pinned requirements.
 """
 
 import argparse
@@ -38,13 +38,13 @@ def main() -> int:
 
 
 def install_generator() -> Path:
-    """The python that has the generator, installed once per set of pins."""
+    """Return the python that has the generator, installed once per set of pins."""
     python = ENVIRONMENT / "bin" / "python"
     stamp = ENVIRONMENT / ".pins"
     pins = PINS_FILE.read_text()
     ENVIRONMENT.parent.mkdir(exist_ok=True)
     with ENVIRONMENT.with_name("proto-tools.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run side by side may both need it first
+        fcntl.flock(lock, fcntl.LOCK_EX)  # parallel tests may both install it
         if not stamp.exists() or stamp.read_text() != pins:
             uv = [sys.executable, "-m", "uv", "--quiet"]
             run_command([*uv, "venv", "--clear", "--python", sys.executable, ENVIRONMENT])
@@ -66,7 +66,7 @@ def generate_code(python: Path, out: Path) -> None:
             f"--mypy_out=quiet:{out}",
             "crabtalk.proto",
         ],
-        # protoc finds the stub generator beside the python that runs it.
+        # protoc looks for the stub generator beside the python that runs it.
         path=python.parent,
     )
 

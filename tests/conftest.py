@@ -1,4 +1,4 @@
-"""What every test shares: both event loops, and a home directory of its own."""
+"""Fixtures and settings for all tests: both event loops, and a separate home directory."""
 
 import asyncio
 import gc
@@ -18,25 +18,25 @@ from tests.postgres import (  # noqa: F401, fixtures
     private_postgres,
 )
 
-# How long an example takes says more about the machine than about the code. `make test-slow` has
-# patience for the thorough ones.
+# How long an example takes depends more on the machine than on the code. `make test-slow` runs the
+# thorough profile.
 ANY_MACHINE = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("any machine", ANY_MACHINE)
 settings.register_profile("thorough", ANY_MACHINE, max_examples=1000)
 settings.load_profile("any machine")
 
 
-# A test that forgets to name a home finds none, and not the developer's.
+# A test that does not name a home must not find the developer's.
 os.environ["CRABTALK_HOME"] = "/dev/null/home"
 
 
 def pytest_sessionstart() -> None:
-    """What is collected stays until the end: to look for garbage in it costs and finds nothing."""
+    """Collected tests live until the end: scanning them for garbage is a waste."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Half a million objects, which would take half a second each time."""
+    """Freeze half a million objects, which would cost half a second per collection."""
     gc.freeze()
     gc.enable()
 
@@ -44,8 +44,10 @@ def pytest_collection_finish() -> None:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every async test runs on the standard loop and on uvloop, but for those that mostly wait for
-    processes with loops of their own."""
+    """Run every async test on asyncio's loop and on uvloop.
+
+    Tests marked `one_loop` mostly wait for processes that have their own loops.
+    """
     if item.get_closest_marker("one_loop") is not None:
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -53,9 +55,12 @@ def pytest_asyncio_loop_factories(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each of those with a database costs as much as ten others, so once has to do: on the loop
-    that daemons have. What others do on this machine makes times longer and never shorter, so a
-    time that is too long is measured again: what is slow by itself is too slow three times."""
+    """Mark tests as flaky or slow.
+
+    A test with a database costs as much as ten others, so it runs only on uvloop, as daemons do.
+    Other work on the machine makes measured times longer, never shorter. So a time that is too long
+    is measured again: really slow code fails three times.
+    """
     for item in items:
         if item.get_closest_marker("clock") is not None:
             item.add_marker(pytest.mark.flaky(reruns=2))

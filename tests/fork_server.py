@@ -1,11 +1,13 @@
 """A program that is loaded once, and forked for every start of it.
 
-`python -P hearth.py DOOR ENTRY MODULE...` loads the modules and ENTRY, `module:function`, which is
-what a process calls. DOOR is the descriptor of a socket; each byte on it brings four more: a socket
-for what is to be said of a process, and its standard streams. On that socket comes a line of JSON,
-what the process is to be; its pid goes back, and its status once it has ended.
+`python -P fork_server.py DESCRIPTOR ENTRY MODULE...` loads the modules and ENTRY,
+`module:function`, which each process calls. DESCRIPTOR is a control socket. Each byte on it comes
+with four descriptors: a status socket and the process's standard streams. On the status socket it
+reads a line of JSON that describes the process, and writes the process's pid and later its exit
+status.
 
-Imports nothing of the tests', which no process of a user has loaded. Ends when the door is closed.
+It imports nothing from the tests, because a user's process would not have that loaded either. It
+ends when the control socket is closed.
 """
 
 import fcntl
@@ -26,15 +28,15 @@ from typing import Any
 
 
 class ForkServer:
-    def __init__(self, door: socket.socket) -> None:
-        self._control_socket = door
-        self._status_sockets: dict[int, socket.socket] = {}  # by the pid they tell of
+    def __init__(self, control_socket: socket.socket) -> None:
+        self._control_socket = control_socket
+        self._status_sockets: dict[int, socket.socket] = {}  # by the pid they report on
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         self._wakeup_reader.setblocking(False)
         self._wakeup_writer.setblocking(False)
 
     def serve(self) -> bool:
-        """True in every process that it makes; False once nobody asks any more."""
+        """Returns True in every forked process, and False once the control socket is closed."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup_writer.fileno())
         while True:
@@ -49,26 +51,26 @@ class ForkServer:
                 if self._fork(socket.socket(fileno=received[0]), received[1:]):
                     return True
 
-    def _fork(self, teller: socket.socket, streams: list[int]) -> bool:
-        with teller.makefile("rb") as lines:
-            order = json.loads(lines.readline())
+    def _fork(self, status_socket: socket.socket, streams: list[int]) -> bool:
+        with status_socket.makefile("rb") as lines:
+            options = json.loads(lines.readline())
         if (pid := os.fork()) == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for each in (
+            for inherited in (
                 self._control_socket,
                 self._wakeup_reader,
                 self._wakeup_writer,
-                teller,
+                status_socket,
                 *self._status_sockets.values(),
             ):
-                each.close()
-            configure_process(order, streams)
+                inherited.close()
+            configure_process(options, streams)
             return True
         for stream in streams:
             os.close(stream)
-        self._status_sockets[pid] = teller
-        send_number(teller, pid)
+        self._status_sockets[pid] = status_socket
+        send_number(status_socket, pid)
         return False
 
     def _reap_children(self) -> None:
@@ -76,57 +78,57 @@ class ForkServer:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            with self._status_sockets.pop(pid) as teller:
-                send_number(teller, os.waitstatus_to_exitcode(status))
+            with self._status_sockets.pop(pid) as status_socket:
+                send_number(status_socket, os.waitstatus_to_exitcode(status))
 
 
-def send_number(teller: socket.socket, number: int) -> None:
-    with suppress(OSError):  # of whoever has stopped listening
-        teller.sendall(struct.pack("=i", number))
+def send_number(status_socket: socket.socket, number: int) -> None:
+    with suppress(OSError):  # the other end may be closed
+        status_socket.sendall(struct.pack("=i", number))
 
 
-def configure_process(order: dict[str, Any], streams: list[int]) -> None:
-    """What a process is that was started with these words, there, and with these streams."""
-    if order["is_apart"]:
+def configure_process(options: dict[str, Any], streams: list[int]) -> None:
+    """Set up the forked process with these options and standard streams."""
+    if options["new_session"]:
         os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    if order["has_terminal"]:
+    if options["has_terminal"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    os.chdir(order["directory"])
+    os.chdir(options["directory"])
     os.environ.clear()
-    os.environ.update(order["environment"])
+    os.environ.update(options["environment"])
     time.tzset()
-    sys.argv = order["words"]
+    sys.argv = options["arguments"]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        fresh = open_standard_stream(number, getattr(sys, name))
-        setattr(sys, name, fresh)
-        setattr(sys, f"__{name}__", fresh)
+        opened = open_standard_stream(number, getattr(sys, name))
+        setattr(sys, name, opened)
+        setattr(sys, f"__{name}__", opened)
 
 
-def open_standard_stream(number: int, former: TextIOWrapper) -> TextIOWrapper:
-    """As Python opens it when it starts in the same locale."""
+def open_standard_stream(number: int, inherited: TextIOWrapper) -> TextIOWrapper:
+    """Open a standard stream as Python does when it starts in the same locale."""
     raw = FileIO(number, "wb" if number else "rb", closefd=False)
-    raw.name = former.name
-    through = former.write_through
+    raw.name = inherited.name
+    write_through = inherited.write_through
     return TextIOWrapper(
-        (raw if through else BufferedWriter(raw)) if number else BufferedReader(raw),
-        former.encoding,
-        former.errors,
+        (raw if write_through else BufferedWriter(raw)) if number else BufferedReader(raw),
+        inherited.encoding,
+        inherited.errors,
         line_buffering=number == 2 or os.isatty(number),
-        write_through=through,
+        write_through=write_through,
     )
 
 
-def main(door: str, entry: str, *modules: str) -> object:
-    """What the entry returns, in a process that calls it."""
+def main(descriptor: str, entry: str, *modules: str) -> object:
+    """Returns what the entry returns, in a forked process."""
     module, _, name = entry.partition(":")
-    for each in (module, *modules):
-        import_module(each)
+    for module_name in (module, *modules):
+        import_module(module_name)
     gc.collect()
-    gc.freeze()  # what a collection would touch, every process would have to copy
-    if not ForkServer(socket.socket(fileno=int(door))).serve():
+    gc.freeze()  # a collection would touch all objects, and each process would copy them
+    if not ForkServer(socket.socket(fileno=int(descriptor))).serve():
         return None
     return getattr(sys.modules[module], name)()
 

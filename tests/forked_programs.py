@@ -1,12 +1,12 @@
-"""Commands as processes that do not load what they consist of: that is done once for all tests.
+"""Runs commands as forked processes, so that their modules are loaded once for all tests.
 
-    program = Program(Path("bin/crabtalk"), "crabtalk.cli.main:main", "crabtalk.client")
+    program = ForkedProgram(Path("bin/crabtalk"), "crabtalk.cli.main:main", "crabtalk.client")
     process = program.start("ask", "hello", stdout=PIPE)
     out, _ = await process.communicate()
 
-Each is a process of its own, with its words, environment, directory and streams, forked from one
-that has imported the command (`hearth`). A test about how a command is loaded, or what that costs,
-starts the program itself.
+Each is a real process with its own arguments, environment, directory and streams, forked from one
+that has imported the command (`fork_server.py`). Tests of how a command is loaded, or what that
+costs, start the program itself.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from typing import Any
 
 FORK_SERVER = Path(__file__).with_name("fork_server.py")
 PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
-# No test waits longer for a process to end, unless it says so.
+# How long tests wait for a process to end, unless they say otherwise.
 PATIENCE = 50
-# What Python reads as it starts, and never again: a program is loaded anew for another value.
+# Variables that Python reads only at startup: each combination needs its own fork server.
 STARTUP_VARIABLES = ("LANG", "LC_", "PYTHON")
 
 
 class ForkedProcess:
-    """A process, as asyncio would have it."""
+    """A process with the interface of asyncio's."""
 
-    def __init__(self, news: int, stdin: int | None, *others: int | None) -> None:
-        self._status_socket = news
+    def __init__(self, status_socket: int, stdin: int | None, *others: int | None) -> None:
+        self._status_socket = status_socket
         self._status: int | None = None
         self.pid = self._read_number()
         self.stdin = FileIO(stdin, "wb") if stdin is not None else None
@@ -64,7 +64,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def wait_blocking(self) -> int:
-        """Its status, for who has no loop."""
+        """Wait for its exit status without an event loop."""
         if self._status is None and not select.select([self._status_socket], [], [], PATIENCE)[0]:
             self.kill()
             raise AssertionError(f"process {self.pid} does not end")
@@ -76,7 +76,7 @@ class ForkedProcess:
         return self._reap()
 
     async def communicate(self, typed: bytes = b"") -> tuple[bytes, bytes]:
-        """All it says. What it does not read of what is typed is no error."""
+        """Write `typed` to its stdin and read all its output. It need not read all its input."""
         _, out, err = await asyncio.gather(
             asyncio.to_thread(write_all, self.stdin, typed) if typed else close_stream(self.stdin),
             read_all(self.stdout),
@@ -96,13 +96,13 @@ class ForkedProcess:
 
     def _read_number(self) -> int:
         data = os.read(self._status_socket, 4)
-        assert data, "what it is forked from has ended"
+        assert data, "the fork server has ended"
         (number,) = struct.unpack("=i", data)
         return int(number)
 
 
 class OutputPipe:
-    """What a process says, read by the loop that runs."""
+    """An output stream of a process, read by the running loop."""
 
     def __init__(self, end: int) -> None:
         self.stream = asyncio.StreamReader()
@@ -113,7 +113,7 @@ class OutputPipe:
         os.set_blocking(end, False)
 
     def drain(self) -> None:
-        """Reads all there is, up to its end unless another process holds on to it."""
+        """Read all that is there: up to the end, unless another process holds the pipe open."""
         with suppress(BlockingIOError):
             while not self._is_closed:
                 self._read()
@@ -129,8 +129,10 @@ class OutputPipe:
 
 
 class ForkedProgram:
-    """A command: its path, what it calls (`module:function`), and modules that it imports late.
-    It is loaded when it is first started."""
+    """A command: its path, its entry point (`module:function`), and modules that it imports late.
+
+    It is loaded when it is first started.
+    """
 
     def __init__(self, path: Path, entry: str, *modules: str) -> None:
         self._path = path
@@ -149,27 +151,32 @@ class ForkedProgram:
         start_new_session: bool = False,
         has_terminal: bool = False,
     ) -> ForkedProcess:
-        """As subprocess does it; what it says on a pipe is read by the loop that runs. Whoever has
-        a terminal, on its stdin, gets the signals of its keys."""
+        """Start a process like subprocess does; the running loop reads its output pipes.
+
+        With `has_terminal`, stdin is a terminal whose keys send signals to the process.
+        """
         environment = dict(os.environ if env is None else env)
-        order = {
-            "words": [str(self._path), *map(str, words)],
+        options = {
+            "arguments": [str(self._path), *map(str, words)],
             "environment": environment,
             "directory": str(cwd or Path.cwd()),
-            "is_apart": start_new_session or has_terminal,
+            "new_session": start_new_session or has_terminal,
             "has_terminal": has_terminal,
         }
-        given, kept = zip(*map(open_stream_ends, range(3), (stdin, stdout, stderr)), strict=True)
+        child_ends, own_ends = zip(
+            *map(open_stream_ends, range(3), (stdin, stdout, stderr)), strict=True
+        )
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._get_fork_server(environment), [b"+"], [theirs.fileno(), *given])
-        for end in given:
+            fork_server = self._get_fork_server(environment)
+            socket.send_fds(fork_server, [b"+"], [theirs.fileno(), *child_ends])
+        for end in child_ends:
             os.close(end)
-        ours.sendall(f"{json.dumps(order)}\n".encode())
-        return ForkedProcess(ours.detach(), *kept)
+        ours.sendall(f"{json.dumps(options)}\n".encode())
+        return ForkedProcess(ours.detach(), *own_ends)
 
     def run(self, *words: str | Path, **options: Any) -> tuple[int, str, str]:
-        """What `said` returns, for who has no loop."""
+        """`run_and_capture` for callers without an event loop."""
         loop = asyncio.new_event_loop()
         try:
             return loop.run_until_complete(self.run_and_capture(*words, **options))
@@ -183,7 +190,7 @@ class ForkedProgram:
         env: Mapping[str, str] | None = None,
         patience: float = PATIENCE,
     ) -> tuple[int, str, str]:
-        """Its status and all it said; `typed` comes on its stdin, which is no terminal."""
+        """Return its exit status and output; `typed` is its stdin, which is not a terminal."""
         process = self.start(*words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env)
         try:
             async with asyncio.timeout(patience):
@@ -194,34 +201,34 @@ class ForkedProgram:
         return await process.wait(), out.decode(), err.decode()
 
     def _get_fork_server(self, environment: Mapping[str, str]) -> socket.socket:
-        """To where it is loaded, in the locale of that environment."""
-        read = {(n, v) for n, v in environment.items() if n.startswith(STARTUP_VARIABLES)}
+        """The control socket of a fork server that was loaded in the same locale."""
+        startup = {(n, v) for n, v in environment.items() if n.startswith(STARTUP_VARIABLES)}
         with self._lock:
-            if (door := self._fork_servers.get(frozenset(read))) is None:
-                door = self._fork_servers[frozenset(read)] = start_fork_server(
+            if (server := self._fork_servers.get(frozenset(startup))) is None:
+                server = self._fork_servers[frozenset(startup)] = start_fork_server(
                     self._server_arguments, environment
                 )
-            return door
+            return server
 
 
-def start_fork_server(words: tuple[str, ...], environment: Mapping[str, str]) -> socket.socket:
+def start_fork_server(arguments: tuple[str, ...], environment: Mapping[str, str]) -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
-        hearth = subprocess.Popen(
-            [sys.executable, "-P", FORK_SERVER, str(theirs.fileno()), *words],
+        process = subprocess.Popen(
+            [sys.executable, "-P", FORK_SERVER, str(theirs.fileno()), *arguments],
             pass_fds=[theirs.fileno()],
             stdin=DEVNULL,
             stdout=DEVNULL,
             env=dict(environment),
             start_new_session=True,
         )
-    atexit.register(hearth.wait)
-    atexit.register(ours.close)  # which comes first, and is what it waits for
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # runs before the wait, which it ends
     return ours
 
 
 def open_stream_ends(number: int, stream: int | None) -> tuple[int, int | None]:
-    """Of a standard stream: what the process gets, and what is kept here of a pipe."""
+    """Open a standard stream: the child's end, and our end if it is a pipe."""
     if stream == PIPE:
         reading, writing = os.pipe()
         return (reading, writing) if number == 0 else (writing, reading)
@@ -252,6 +259,6 @@ async def close_stream(stream: FileIO | None) -> None:
 def write_all(stream: FileIO | None, typed: bytes) -> None:
     assert stream is not None
     with suppress(BrokenPipeError), stream:
-        rest = memoryview(typed)
-        while rest:
-            rest = rest[stream.write(rest) :]
+        remaining = memoryview(typed)
+        while remaining:
+            remaining = remaining[stream.write(remaining) :]

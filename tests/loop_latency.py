@@ -1,8 +1,8 @@
-"""How late an event loop comes round, but for what a busy machine is to blame for.
+"""Measures how late an event loop runs, without delays caused by a busy machine.
 
-async with stalls() as late:
+async with measure_loop_latency() as delays:
     ...
-assert max(late) < 0.05
+assert max(delays) < 0.05
 """
 
 import asyncio
@@ -18,30 +18,36 @@ PROC_STAT = Path("/proc/stat")
 
 @asynccontextmanager
 async def measure_loop_latency() -> AsyncIterator[list[float]]:
-    """Seconds, each time it was due, without those in which a thread of this process stood in line
-    for a core, or a core was stolen. Blocking calls count, and threads that hold the interpreter.
+    """Collects the delay of each tick in seconds.
+
+    Time in which a thread of this process waited for a core, or a core was stolen, is subtracted.
+    Blocking calls count, and so do threads that hold the interpreter.
     """
-    late: list[float] = []
-    task = asyncio.ensure_future(record_latency(late))
+    delays: list[float] = []
+    task = asyncio.ensure_future(record_latency(delays))
     try:
-        yield late
+        yield delays
     finally:
         task.cancel()
         await asyncio.wait([task])
 
 
-async def record_latency(late: list[float]) -> None:
-    line = RunQueueWait()
-    line.read_longest_wait()
+async def record_latency(delays: list[float]) -> None:
+    run_queue = RunQueueWait()
+    run_queue.read_longest_wait()
     while True:
-        begun = time.monotonic() - read_steal_time()
+        start = time.monotonic() - read_steal_time()
         await asyncio.sleep(TICK)
-        late.append(time.monotonic() - read_steal_time() - begun - TICK - line.read_longest_wait())
+        elapsed = time.monotonic() - read_steal_time() - start
+        delays.append(elapsed - TICK - run_queue.read_longest_wait())
 
 
 def read_steal_time() -> float:
-    """Seconds that a host has given cores of this machine to others of its guests. To whatever ran
-    on them here it looks as if it had taken that long. None, where the system does not say."""
+    """Seconds in which the host gave this machine's cores to other guests.
+
+    To a program on such a core it looks as if it had run all that time. 0 where the system does
+    not report it.
+    """
     if not PROC_STAT.exists():
         return 0.0
     first, *_ = PROC_STAT.read_text().splitlines()
@@ -49,14 +55,16 @@ def read_steal_time() -> float:
 
 
 class RunQueueWait:
-    """Where threads of this process wait for a core."""
+    """How long threads of this process waited for a core."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def read_longest_wait(self) -> float:
-        """Seconds since it was last asked, of the one that stood there longest: of several at once
-        each would else count for itself."""
+        """Seconds since the last call that the longest waiting thread waited.
+
+        Only the longest, because threads that wait at the same time would be counted twice.
+        """
         before, self._seen = self._seen, {}
         for thread in Path("/proc/self/task").iterdir():
             try:

@@ -1,27 +1,27 @@
-"""A model that does what the conversation says: an OpenAI-compatible server for tests and benches.
+"""A scripted model: an OpenAI-compatible server for tests and benchmarks.
 
-The last user message of a request is its script, a directive a line; `!then` divides it into steps,
-and step k answers when k assistant messages with tool calls have followed. So one server serves any
-number of tests, and a conversation means the same whoever sends it, and however often.
+The last user message of a request is the script, one directive per line. `!then` divides it into
+steps; step k answers after k assistant messages with tool calls. So one server serves any number of
+tests, and a conversation gets the same answers from any client, any number of times.
 
-    !say TEXT                 speaks, a chunk for each word
+    !say TEXT                 sends text, one chunk per word
     !think TEXT               the same, as reasoning
     !tool NAME ARGUMENTS      calls a tool; several lines are several calls in one answer
-    !chunks COUNT RATE        that many a second, 0 for a burst; each is time.monotonic_ns()
-    !wait, !hang, !cut        pauses until release(); says nothing more; closes the connection
-    !status CODE MESSAGE      an error: the HTTP status, or an event when something was said
+    !chunks COUNT RATE        RATE chunks a second, 0 for a burst; each is time.monotonic_ns()
+    !wait, !hang, !cut        pauses until release(); sends nothing more; closes the connection
+    !status CODE MESSAGE      an error: the HTTP status, or an event after text was sent
     !usage PROMPT COMPLETION  instead of the number of messages and the number of chunks
-    !length                   ends with that reason
-    !summary                  says the server's summary
-    !nothing                  an answer without a word
+    !length                   ends with the finish reason "length"
+    !summary                  sends the server's summary
+    !nothing                  an answer without text
 
-Text without directives, and a tool result no step is left for, is answered with `heard: ` and the
-text. Nothing is sent before there is something to say, not even headers.
+Text without directives, and a tool result after the last step, is answered with `heard: ` and the
+text. Nothing is sent before the first directive that has output, not even headers.
 
-`model_server()` is one in this process, `model_process()` one in a process of its own: `python -m
+`model_server()` runs one in this process, `model_process()` one in another: `python -m
 tests.model_server` prints {"url": ...} and serves until its stdin closes or SIGTERM. Over HTTP,
-/control/requests, /control/statistics, /control/release and /control/reset do what ModelServer's
-attributes of these names do.
+/control/requests, /control/statistics, /control/release and /control/reset do the same as the
+attributes of ModelServer with these names.
 """
 
 import argparse
@@ -48,10 +48,10 @@ from typing import Any, Literal, Protocol, cast, get_args
 import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
-# A test that waits longer than this waits for what does not come.
+# A test that waits longer than this waits for something that will not happen.
 PATIENCE = 30.0
-# Between two looks at the sockets, so many chunks are written: a chunk leaves soon after the
-# moment it names, even when a thousand streams are due at once.
+# The loop polls its sockets after this many chunks: a chunk leaves soon after the time it contains,
+# even when a thousand streams are due at once.
 CHUNKS_PER_TURN = 16
 SUMMARY = "They talked. More was said."
 
@@ -115,13 +115,13 @@ DIRECTIVE_LINE = re.compile(
 
 
 class ScriptError(ValueError):
-    """A directive that cannot be carried out; answered with status 400."""
+    """A directive that is malformed; answered with status 400."""
 
 
 @lru_cache(maxsize=1024)
 def read_script(text: str) -> tuple[Script, ...]:
-    """The steps of a text, none when it has no directives. Raises ScriptError."""
-    lines = [found for line in text.split("\n") if (found := DIRECTIVE_LINE.fullmatch(line))]
+    """The steps of a text; none when it has no directives. Raises ScriptError."""
+    lines = [match for line in text.split("\n") if (match := DIRECTIVE_LINE.fullmatch(line))]
     if not lines:
         return ()
     steps: list[list[Directive]] = [[]]
@@ -171,7 +171,7 @@ def split_words(text: str) -> tuple[str, ...]:
 
 
 class ChatMessage(msgspec.Struct):
-    """What of a message decides the answer."""
+    """The fields of a message that decide the answer."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -189,7 +189,7 @@ class ChatMessage(msgspec.Struct):
 
 
 class ChatRequest(msgspec.Struct):
-    """What of a request decides the answer."""
+    """The fields of a request that decide the answer."""
 
     model: str
     messages: list[ChatMessage]
@@ -203,28 +203,28 @@ class ChatRequest(msgspec.Struct):
 
     @property
     def asks_for_summary(self) -> bool:
-        """Whether this is how a history is compacted."""
+        """Whether the request comes from compaction."""
         system = " ".join(m.text for m in self.messages if m.role == "system").lower()
         return not self.tools and ("compact" in system or "summar" in system)
 
     def current_step(self) -> Script:
-        """The step its conversation has come to. Raises ScriptError."""
+        """The step the conversation has reached. Raises ScriptError."""
         used = 0
-        heard = None
+        last_text = None
         for message in reversed(self.messages):
             if message.role == "assistant" and message.tool_calls:
                 used += 1
             if message.role in ("user", "tool") and not message.has_images:
-                heard = message.text if heard is None else heard
-            if message.role == "user" and not message.has_images:  # those a tool has found
+                last_text = message.text if last_text is None else last_text
+            if message.role == "user" and not message.has_images:  # images come from tools
                 steps = read_script(message.text)
                 if used < len(steps):
                     return steps[used]
                 break
-        return (SayDirective(split_words(f"heard: {heard or ''}")),)
+        return (SayDirective(split_words(f"heard: {last_text or ''}")),)
 
 
-# ── What goes over the wire ────────────────────────────────────────────────────────────────────
+# ── Encoding ───────────────────────────────────────────────────────────────────────────────────
 
 RESPONSE_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -234,7 +234,7 @@ COMMON_FIELDS = {"id": "chatcmpl-scripted", "created": 1700000000}
 
 
 def frame_event(data: bytes) -> bytes:
-    """An event as a chunk of HTTP."""
+    """Encode a server-sent event as a chunk of HTTP."""
     return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
 
 
@@ -262,7 +262,7 @@ def encode_text(model: str, say: SayDirective) -> bytes:
 
 @lru_cache(maxsize=1024)
 def make_stamp_template(model: str) -> bytes:
-    """A chunk to be filled with the clock's nanoseconds."""
+    """A chunk with a placeholder for the clock's nanoseconds."""
     chunk = encode_delta(model, {"content": f"{CLOCK_PLACEHOLDER.decode()} "})
     return chunk.replace(b"%", b"%%").replace(CLOCK_PLACEHOLDER, b"%019d")
 
@@ -274,7 +274,7 @@ def make_error_document(status: StatusDirective) -> dict[str, Any]:
 
 
 class AnswerWriter(Protocol):
-    """How an answer is put: streamed or whole. `chunks` counts what it was told to put."""
+    """Writes an answer, as a stream or in one piece. `chunk_count` counts the chunks written."""
 
     chunk_count: int
 
@@ -374,11 +374,11 @@ class WholeAnswerWriter:
         )
 
 
-# ── Answers and their pace ─────────────────────────────────────────────────────────────────────
+# ── Answers and their timing ───────────────────────────────────────────────────────────────────
 
 
 class AnswerPause(Enum):
-    """What an answer waits for, when it is not a time."""
+    """What an answer waits for, other than a time."""
 
     RELEASE = "release"
     ROOM = "room in the socket"
@@ -386,9 +386,9 @@ class AnswerPause(Enum):
 
 
 class SharedTimer:
-    """One timer for all paced answers: no task, handle or wake-up for a chunk alone.
+    """One timer for all paced answers, so that a chunk needs no task, handle or wake-up of its own.
 
-    It counts in whole milliseconds, as uvloop's timers do; below them it would spin.
+    It counts whole milliseconds, as uvloop's timers do; with finer times it would spin.
     """
 
     def __init__(self) -> None:
@@ -398,8 +398,8 @@ class SharedTimer:
         self._scheduled_at: float = math.inf
 
     def call_at(self, due: float, step: Callable[[], None]) -> None:
-        """Calls `step` at a time of the loop's clock, or up to a millisecond later."""
-        moment = math.ceil(due * 1000 - 1e-3)  # what rounding adds is not a millisecond
+        """Call `step` at a time of the loop's clock, or up to a millisecond later."""
+        moment = math.ceil(due * 1000 - 1e-3)  # a rounding error must not add a millisecond
         heapq.heappush(self._waiting, (moment, next(self._order), step))
         if moment < self._scheduled_at:
             self._reschedule()
@@ -420,9 +420,9 @@ class SharedTimer:
             )
 
     def _run_due_steps(self) -> None:
-        # A timer may fire a little early by the loop's own clock, hence the aim.
+        # By the loop's clock a timer may fire slightly early, so its target time counts.
         now = max(asyncio.get_running_loop().time() * 1000, self._scheduled_at)
-        self._scheduled_at = -math.inf  # steps must not wind what is wound below
+        self._scheduled_at = -math.inf  # steps must not reschedule; that happens below
         for _ in range(CHUNKS_PER_TURN):
             if not self._waiting or self._waiting[0][0] > now:
                 break
@@ -431,7 +431,7 @@ class SharedTimer:
 
 
 class RunningAnswer:
-    """One request being answered."""
+    """The answer to one request."""
 
     def __init__(self, connection: "ModelConnection", request: ChatRequest, script: Script) -> None:
         self.pause: AnswerPause | None = None
@@ -444,10 +444,10 @@ class RunningAnswer:
         self._pauses = self._play_script(script)
 
     def step(self) -> None:
-        """Goes on until there is something to wait for."""
+        """Run until there is something to wait for."""
         self.pause = None
         if self._connection.answer is not self:
-            return  # the client left while this was on the wheel
+            return  # the client disconnected while this was scheduled
         match next(self._pauses, None):
             case None:
                 self._connection.finish_answer()
@@ -458,26 +458,26 @@ class RunningAnswer:
                 self._server.timer.call_at(due, self.step)
 
     def _play_script(self, script: Script) -> Iterator[AnswerPause | float]:
-        """Yields what to wait for before going on: a time of the loop's clock, or a Pause."""
-        form = self._writer
+        """Yields what to wait for next: a time of the loop's clock, or an AnswerPause."""
+        writer = self._writer
         reason = "stop"
         usage = None
         for directive in script:
             match directive:
                 case SayDirective():
-                    form.write_text(directive)
+                    writer.write_text(directive)
                 case CallDirective():
-                    form.write_tool_call(f"call_{next(self._server.call_numbers)}", directive)
+                    writer.write_tool_call(f"call_{next(self._server.call_numbers)}", directive)
                     reason = "tool_calls"
                 case ChunksDirective(count, rate):
                     yield from self._write_paced(count, rate) if rate else self._write_burst(count)
                 case UsageDirective():
                     usage = directive
                 case StatusDirective():
-                    form.write_error(directive)
+                    writer.write_error(directive)
                     return
                 case "summary":
-                    form.write_text(SayDirective(split_words(self._server.summary or SUMMARY)))
+                    writer.write_text(SayDirective(split_words(self._server.summary or SUMMARY)))
                 case "length":
                     reason = "length"
                 case "wait":
@@ -487,10 +487,10 @@ class RunningAnswer:
                 case "cut":
                     self._connection.close_when_done()
                     return
-        form.finish(reason, usage or UsageDirective(self._message_count, form.chunk_count))
+        writer.finish(reason, usage or UsageDirective(self._message_count, writer.chunk_count))
 
     def _write_paced(self, count: int, rate: float) -> Iterator[AnswerPause | float]:
-        """Each at its own time since the start: one that is late makes none after it late."""
+        """Each chunk has its own time since the start, so a late one does not delay the others."""
         start = asyncio.get_running_loop().time()
         for number in range(count):
             if number:
@@ -504,7 +504,7 @@ class RunningAnswer:
             if self._connection.is_write_paused:
                 yield AnswerPause.ROOM
             self._writer.write_timestamps(min(CHUNKS_PER_TURN, count - start))
-            yield 0.0  # others have their turn
+            yield 0.0  # lets other answers run
 
 
 # ── Connections ────────────────────────────────────────────────────────────────────────────────
@@ -516,14 +516,14 @@ CONNECTION_CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 
 class ModelConnection(asyncio.Protocol):
-    """HTTP/1.1 with keep-alive, a request at a time."""
+    """HTTP/1.1 with keep-alive, one request at a time."""
 
     transport: asyncio.Transport
 
     def __init__(self, server: "ModelServer") -> None:
         self.server = server
         self.answer: RunningAnswer | None = None
-        self.is_write_paused = False  # the client reads more slowly than it is written to
+        self.is_write_paused = False  # the client reads more slowly than the server writes
         self._is_last = False
         self._buffer = bytearray()
 
@@ -551,7 +551,7 @@ class ModelConnection(asyncio.Protocol):
         self._serve_next()
 
     def finish_answer(self) -> None:
-        """The answer is complete; what came in meanwhile is next."""
+        """The answer is complete; serve what arrived meanwhile."""
         self.answer = None
         if self._is_last:
             self.transport.close()
@@ -559,17 +559,17 @@ class ModelConnection(asyncio.Protocol):
             self._serve_next()
 
     def close_when_done(self) -> None:
-        """What was written still arrives, and nothing after it."""
+        """Close after what was written has been sent."""
         self._is_last = True
 
     def reply(self, document: Any, status: int = 200) -> None:
-        """A whole answer, in JSON."""
+        """Send a complete JSON response."""
         body = encode(document)
         head = f"HTTP/1.1 {status} Scripted\r\nContent-Type: application/json\r\n"
         self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
     def _serve_next(self) -> None:
-        """Serves the next request, once it is whole and the one before it is done with."""
+        """Serve the next request, once it is complete and the previous one is answered."""
         end = self._buffer.find(b"\r\n\r\n") + 2
         if self.answer is not None or end < 2:
             return
@@ -579,9 +579,9 @@ class ModelConnection(asyncio.Protocol):
             self._is_last = True
             self._reply_error(400, "write HTTP/1.1, with Content-Length")
             return
-        found = CONTENT_LENGTH.search(head)
+        match = CONTENT_LENGTH.search(head)
         start = end + 2
-        stop = start + (int(found[1]) if found else 0)
+        stop = start + (int(match[1]) if match else 0)
         if len(self._buffer) < stop:
             return
         body = bytes(self._buffer[start:stop])
@@ -596,9 +596,9 @@ class ModelConnection(asyncio.Protocol):
                 self._start_answer(body)
                 return
             case "/v1/models":
-                made = {"object": "model", "created": 1700000000, "owned_by": "tests"}
-                made |= {"context_length": server.context} if server.context else {}
-                data = [{"id": name, **made} for name in server.models]
+                common = {"object": "model", "created": 1700000000, "owned_by": "tests"}
+                common |= {"context_length": server.context} if server.context else {}
+                data = [{"id": name, **common} for name in server.models]
                 self.reply({"object": "list", "data": data})
             case "/control/requests":
                 self.reply(server.requests)
@@ -618,7 +618,7 @@ class ModelConnection(asyncio.Protocol):
         try:
             request = self.server.accept(body)
             script = self.server.script(request)
-        except ValueError as error:  # msgspec's are, and ScriptError
+        except ValueError as error:  # includes msgspec's errors and ScriptError
             self._reply_error(400, str(error))
             return
         self.answer = RunningAnswer(self, request, script)
@@ -634,30 +634,30 @@ class ModelConnection(asyncio.Protocol):
 
 @dataclass(eq=False)
 class ModelServer:
-    """What a test asks about, and sets.
+    """The settings and observations of a test.
 
-    `summary`, once set, also answers requests without tools whose system prompt speaks of
-    compacting or summaries, whatever their messages say. A `blind` one refuses requests with
-    images, as models do that read text only.
+    `summary`, if set, also answers requests without tools whose system prompt is about compacting
+    or summaries, whatever their messages say. With `is_text_only` it refuses requests with images,
+    as text-only models do.
     """
 
     is_recording: bool = True
     models: list[str] = field(default_factory=lambda: ["scripted"])
-    context: int = 0  # tokens, as it says with its models; 0: it does not say
+    context: int = 0  # tokens, reported with its models; 0: not reported
     summary: str = ""
     is_text_only: bool = False
-    url: str = ""  # where requests start, with /v1
+    url: str = ""  # the base URL, with /v1
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies, in order
-    request_count: int = 0  # requests for an answer, recorded or not
-    hangups: int = 0  # clients that left before the end of their answer
+    request_count: int = 0  # chat requests, recorded or not
+    hangups: int = 0  # clients that disconnected before the end of their answer
     connections: set[ModelConnection] = field(default_factory=set)
-    # For what answers:
+    # Used by running answers:
     timer: SharedTimer = field(default_factory=SharedTimer)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     call_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def release(self) -> int:
-        """Lets all answers that are at a `!wait` go on, and says how many those were."""
+        """Continue all answers that are at a `!wait`; return how many."""
         waiting = self._find_paused(AnswerPause.RELEASE)
         for answer in waiting:
             answer.step()
@@ -677,16 +677,16 @@ class ModelServer:
         }
 
     async def until_asked(self, count: int = 1) -> dict[str, Any]:
-        """Waits for request number `count`, and gives its body; empty where none are recorded."""
+        """Wait for request number `count` and return its body; empty if none are recorded."""
         await self._until(lambda: self.request_count >= count)
         return self.requests[count - 1] if self.is_recording else {}
 
     async def until_waiting(self, count: int = 1) -> None:
-        """Waits until so many answers are at a `!wait`."""
+        """Wait until `count` answers are at a `!wait`."""
         await self._until(lambda: len(self._find_paused(AnswerPause.RELEASE)) >= count)
 
     async def until_hung_up(self, count: int = 1) -> None:
-        """Waits until so many clients have left before the end."""
+        """Wait until `count` clients have disconnected before the end."""
         await self._until(lambda: self.hangups >= count)
 
     def accept(self, body: bytes) -> ChatRequest:
@@ -705,7 +705,7 @@ class ModelServer:
         return request.current_step()
 
     async def close(self) -> None:
-        """Drops every connection; none of them counts as a hang-up."""
+        """Abort every connection; none of them counts as a hang-up."""
         self.timer.stop()
         for connection in self.connections:
             connection.answer = None
@@ -716,9 +716,9 @@ class ModelServer:
         answers = [connection.answer for connection in self.connections]
         return [answer for answer in answers if answer is not None and answer.pause is pause]
 
-    async def _until(self, claim: Callable[[], bool]) -> None:
+    async def _until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not claim():
+            while not condition():
                 self.changed.clear()
                 await self.changed.wait()
 
@@ -728,23 +728,23 @@ async def model_server(
     *, port: int = 0, is_recording: bool = True, summary: str = ""
 ) -> AsyncIterator[ModelServer]:
     """A server on loopback, in this process."""
-    made = ModelServer(is_recording=is_recording, summary=summary)
+    server = ModelServer(is_recording=is_recording, summary=summary)
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(
-        lambda: ModelConnection(made), "127.0.0.1", port, backlog=4096
+        lambda: ModelConnection(server), "127.0.0.1", port, backlog=4096
     )
-    made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
     try:
-        yield made
+        yield server
     finally:
         listener.close()
-        await made.close()
+        await server.close()
         await listener.wait_closed()
 
 
 @contextmanager
 def model_process(*options: str) -> Iterator[tuple[str, int]]:
-    """A server in a process of its own: its URL and its process id. Ends with the block."""
+    """A server in another process: its URL and its pid. It ends with the block."""
     command = [sys.executable, "-m", "tests.model_server", *options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
@@ -754,21 +754,21 @@ def model_process(*options: str) -> Iterator[tuple[str, int]]:
 
 async def serve_until_closed(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, over.set)
+    done = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, done.set)
 
-    def read_to_the_end() -> None:
+    def read_until_eof() -> None:
         while os.read(0, 4096):
             pass
-        loop.call_soon_threadsafe(over.set)
+        loop.call_soon_threadsafe(done.set)
 
     async with model_server(
         port=options.port, is_recording=options.record, summary=options.summary
     ) as server:
         sys.stdout.write(json.dumps({"url": server.url}) + "\n")
         sys.stdout.flush()
-        Thread(target=read_to_the_end, daemon=True).start()
-        await over.wait()
+        Thread(target=read_until_eof, daemon=True).start()
+        await done.wait()
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Measures how ordinary the names in a source tree are, and fails when ours get worse.
+"""Measures how ordinary the names in a source tree are, and fails when this repository gets worse.
 
     python -m tests.name_metrics [DIRECTORY ...]
 
@@ -76,24 +76,24 @@ def format_row(name: str, metrics: NameMetrics) -> str:
 
 
 def find_excesses(metrics: NameMetrics) -> list[str]:
-    """One sentence for each limit that is exceeded, with what to rename."""
-    found = []
+    """One sentence for each exceeded limit, saying what to rename."""
+    excesses = []
     if metrics.one_word_share > MAX_ONE_WORD_SHARE:
-        found.append(
+        excesses.append(
             "too many one-word function names; a verb with its object says more: "
             + ", ".join(metrics.one_word_functions)
         )
     if len(metrics.repeated_classes) > MAX_REPEATED_CLASSES:
-        found.append(
+        excesses.append(
             "too many class names that are used twice; qualify them: "
             + ", ".join(metrics.repeated_classes)
         )
     if metrics.vague_pronouns > MAX_VAGUE_PRONOUNS:
-        found.append(
+        excesses.append(
             f"{metrics.vague_pronouns} times nobody, somebody or whoever (at most "
             f"{MAX_VAGUE_PRONOUNS}): name the person or the program; `git grep -iE` finds them"
         )
-    return found
+    return excesses
 
 
 def main(directories: list[str]) -> int:

@@ -1,5 +1,7 @@
-"""Turns asked for without what our client adds: no retries, no keys of its own, and nothing is
-killed when a stream is closed before its end. For tests of what the daemon does."""
+"""Turns requested without the client's additions, for tests of the daemon itself.
+
+No retries, no generated keys, and closing a stream early does not kill its run.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -18,7 +20,7 @@ async def plain_stream(
     guest: str | None = None,
     detach: bool | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Closed early, only its connection is closed."""
+    """Closing the generator early only closes its connection."""
     request = wire.StreamMsg(
         agent="crab", content=content, sender=sender, guest=guest, detach=detach, key=key
     )

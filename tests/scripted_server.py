@@ -1,6 +1,6 @@
-"""A server whose streams do what the request's content says, and who remembers how they ended.
+"""A server whose streams do what a request's content says, and which records how they ended.
 
-Content is a word and a number: `count 5` sends five chunks and the end, `forever` one chunk and
+Content is a verb and a number: `count 5` sends five chunks and the end, `forever` one chunk and
 then nothing, `flood 1000000` chunks without a pause, `fail 404` one chunk and then an error.
 """
 
@@ -25,13 +25,13 @@ class ScriptedServer(Server):
         return wire.WelcomeMsg(protocol_version=1, server_version="scripted", features=["f"])
 
     async def send(self, request: wire.SendMsg) -> wire.SendResponse:
-        """Answers when `release` is set: a unary request that takes its time."""
+        """Answers when `release` is set: a single-answer request that takes its time."""
         async with self.record_outcome(f"send {request.content}"):
             await self.release.wait()
         return wire.SendResponse(agent=request.agent, content=request.content)
 
     async def extension(self, request: bytes) -> bytes:
-        """As many zero bytes as the request says."""
+        """Returns as many zero bytes as the request says."""
         return bytes(int(request))
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
@@ -68,8 +68,8 @@ class ScriptedServer(Server):
         else:
             await self.record_event(self.ended, f"{name}: completed")
 
-    async def record_event(self, where: list[str], what: str) -> None:
-        where.append(what)
+    async def record_event(self, events: list[str], event: str) -> None:
+        events.append(event)
         async with self.changed:
             self.changed.notify_all()
 
@@ -77,9 +77,9 @@ class ScriptedServer(Server):
         async with self.changed:
             await self.changed.wait_for(lambda: name in self.started)
 
-    async def until_ended(self, how: str) -> None:
+    async def until_ended(self, outcome: str) -> None:
         async with self.changed:
-            await self.changed.wait_for(lambda: how in self.ended)
+            await self.changed.wait_for(lambda: outcome in self.ended)
 
 
 @asynccontextmanager
@@ -88,11 +88,11 @@ async def open_listener(
     path: Path,
     *,
     limits: TransportLimits | None = None,
-    door: ListenOptions | None = None,
+    options: ListenOptions | None = None,
 ) -> AsyncIterator[Listener]:
     """A Listener on a Unix socket at `path`."""
     listener = Listener(server, limits)
-    listener.open(listen_unix(path), door or ListenOptions("unix"))
+    listener.open(listen_unix(path), options or ListenOptions("unix"))
     try:
         yield listener
     finally:
@@ -100,7 +100,7 @@ async def open_listener(
 
 
 class RawPeer:
-    """A client that knows nothing but bytes and frames."""
+    """A client that only deals in bytes and frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -149,7 +149,7 @@ class RawPeer:
 
     async def close(self) -> None:
         self.writer.close()
-        with suppress(OSError):  # what was still unread makes some closes noisy
+        with suppress(OSError):  # closing with unread input may fail
             await self.writer.wait_closed()
 
 

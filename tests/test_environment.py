@@ -1,4 +1,4 @@
-"""What child processes get of an environment, and what others can read of ours."""
+"""Environments of child processes, and hiding the environment of this one."""
 
 import os
 import subprocess
@@ -24,17 +24,19 @@ FULL = {
 
 @pytest.mark.req("trust.environment")
 def test_a_child_gets_the_basic_variables_and_no_others() -> None:
-    kept = {"PATH", "HOME", "LANG", "LC_TIME", "TERM", "TZ"}
-    assert build_child_environment(environ=FULL) == {name: FULL[name] for name in kept}
+    basic = {"PATH", "HOME", "LANG", "LC_TIME", "TERM", "TZ"}
+    assert build_child_environment(environ=FULL) == {name: FULL[name] for name in basic}
 
 
 @pytest.mark.req("trust.environment")
 def test_named_variables_are_passed_where_they_are_set_and_added_ones_win() -> None:
-    found = build_child_environment(["GITHUB_TOKEN", "ABSENT"], {"TERM": "dumb"}, environ=FULL)
-    assert found["GITHUB_TOKEN"] == "gh-secret"
-    assert found["TERM"] == "dumb"
-    assert "ABSENT" not in found
-    assert "HTTPS_PROXY" not in found
+    environment = build_child_environment(
+        ["GITHUB_TOKEN", "ABSENT"], {"TERM": "dumb"}, environ=FULL
+    )
+    assert environment["GITHUB_TOKEN"] == "gh-secret"
+    assert environment["TERM"] == "dumb"
+    assert "ABSENT" not in environment
+    assert "HTTPS_PROXY" not in environment
     assert (
         build_child_environment(NETWORK_VARIABLES, environ=FULL)["HTTPS_PROXY"] == "http://proxy:1"
     )
@@ -48,7 +50,7 @@ def test_a_process_that_hides_its_environment_is_no_longer_dumpable() -> None:
         "prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), 'prctl'); "
         "print(hide_environment(), _ctypes.call_function(prctl, (3, 0, 0, 0, 0)))"
     )
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ
     ).stdout
-    assert said.split() == ["True", "0"]
+    assert output.split() == ["True", "0"]

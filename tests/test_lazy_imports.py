@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when first used: all are there, and cost nobody else."""
+"""Packages whose names are loaded on first use: all names exist, and unused ones cost nothing."""
 
 import subprocess
 import sys
@@ -13,19 +13,19 @@ PACKAGES = [
 
 
 def list_modules_after(code: str) -> set[str]:
-    """What a process has loaded that ran just this."""
+    """The modules a process has loaded after running this code."""
     command = [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    return set(found.stdout.split())
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(result.stdout.split())
 
 
 @pytest.mark.req("component.command.light")
 @pytest.mark.parametrize("name", PACKAGES)
-def test_every_name_a_package_promises_is_there(name: str) -> None:
+def test_every_name_in_all_can_be_imported(name: str) -> None:
     package = import_module(name)
-    for each in package.__all__:
-        assert getattr(package, each) is not None
-        assert each in vars(package), "it is looked for once"
+    for attribute in package.__all__:
+        assert getattr(package, attribute) is not None
+        assert attribute in vars(package), "it must be looked up only once"
     with pytest.raises(AttributeError, match=f"'{name}' has no attribute 'Nothing'"):
         package.Nothing  # noqa: B018
 
@@ -33,7 +33,7 @@ def test_every_name_a_package_promises_is_there(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["default_home", "replace_file", "remove_stale_temporary_files", "RunFiles"]
 )
-def test_whoever_needs_a_file_of_the_home_loads_no_wire_and_no_loop(name: str) -> None:
+def test_using_files_of_the_home_loads_no_protocol_and_no_loop(name: str) -> None:
     loaded = list_modules_after(f"from crabtalk.transport import {name}")
     assert loaded.isdisjoint({"asyncio", "google.protobuf", "crabtalk.protocol", "ssl"})
 

@@ -1,4 +1,4 @@
-"""A measure that sees nothing would let everything pass."""
+"""The latency measurement itself: if it saw nothing, other tests could not fail."""
 
 import asyncio
 import os
@@ -12,28 +12,28 @@ from tests.loop_latency import measure_loop_latency
 
 
 @pytest.mark.clock
-async def test_a_loop_that_is_held_up_is_seen() -> None:
-    async with measure_loop_latency() as late:
+async def test_a_blocked_loop_is_seen() -> None:
+    async with measure_loop_latency() as delays:
         await asyncio.sleep(0.05)
-        time.sleep(0.2)  # noqa: ASYNC251 - as a call that blocks would
+        time.sleep(0.2)  # noqa: ASYNC251 - like any blocking call
         await asyncio.sleep(0.05)
-    assert max(late) > 0.15
+    assert max(delays) > 0.15
 
 
 @pytest.mark.clock
 async def test_a_thread_that_holds_the_interpreter_is_seen() -> None:
-    async with measure_loop_latency() as late:
+    async with measure_loop_latency() as delays:
         await asyncio.sleep(0.02)
-        # One call of C, which lets nobody in.
+        # One call into C that does not release the interpreter.
         await asyncio.to_thread(sum, range(12_000_000))
         await asyncio.sleep(0.02)
-    assert max(late) > 0.03
+    assert max(delays) > 0.03
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a core to share")
 @pytest.mark.clock
-def test_a_machine_that_looks_away_is_not_blamed_on_the_loop() -> None:
-    """With others on the one core that it may use."""
+def test_a_busy_machine_is_not_blamed_on_the_loop() -> None:
+    """Other processes compete for the one core that it may use."""
     script = """
 import asyncio, os, subprocess, sys, time
 from tests.loop_latency import measure_loop_latency
@@ -41,19 +41,19 @@ from tests.loop_latency import measure_loop_latency
 async def main():
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
-    async with measure_loop_latency() as late:
+    async with measure_loop_latency() as delays:
         await asyncio.sleep(0.05)
-        begun = time.monotonic()
+        start = time.monotonic()
         sum(range(3_000_000))
-        took = time.monotonic() - begun
+        took = time.monotonic() - start
         await asyncio.sleep(0.05)
-    for one in busy:
-        one.kill()
-        one.wait()
-    print(max(late), took)
+    for process in busy:
+        process.kill()
+        process.wait()
+    print(max(delays), took)
 
 asyncio.run(main())
 """
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    late, took = map(float, found.stdout.split())
-    assert late < took / 2
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    delay, took = map(float, result.stdout.split())
+    assert delay < took / 2

@@ -1,4 +1,4 @@
-"""The scripted model: each directive as our own provider and OpenAI's SDK see it."""
+"""The scripted model: each directive as seen by our own provider and by OpenAI's SDK."""
 
 import asyncio
 import http.client
@@ -44,7 +44,7 @@ from tests.model_server import (
     split_words,
 )
 
-# Its SDK takes longer to load than all tests here but those it is a witness in.
+# The SDK takes longer to load than all tests here except those that use it.
 if TYPE_CHECKING:
     import openai
 
@@ -60,8 +60,8 @@ async def open_provider(server: ModelServer, model: str = "scripted") -> AsyncIt
 
 
 def make_request(*messages: Message | str, tools: tuple[Tool, ...] = ()) -> Request:
-    said = [Message(role="user", text=m) if isinstance(m, str) else m for m in messages]
-    return Request(model="scripted", messages=tuple(said), tools=tools)
+    converted = [Message(role="user", text=m) if isinstance(m, str) else m for m in messages]
+    return Request(model="scripted", messages=tuple(converted), tools=tools)
 
 
 async def complete_once(server: ModelServer, *messages: Message | str) -> Response:
@@ -79,29 +79,29 @@ async def catch_error(registry: Registry, text: str) -> ApiError:
     return caught.value
 
 
-def make_results(response: Response, *said: str) -> list[Message]:
-    """The answer as it stands in a history, and what came of its calls."""
-    pairs = zip(response.message.tool_calls, said, strict=True)
+def make_results(response: Response, *results: str) -> list[Message]:
+    """The answer as a message of the history, and the results of its tool calls."""
+    pairs = zip(response.message.tool_calls, results, strict=True)
     return [response.message, *(Message(role="tool", text=t, call_id=c.id) for c, t in pairs)]
 
 
-# ── Words ──────────────────────────────────────────────────────────────────────────────────────
+# ── Text ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_text_is_said_word_by_word_with_its_spaces() -> None:
+async def test_text_is_sent_word_by_word_with_its_spaces() -> None:
     async with model_server() as server, open_provider(server) as registry:
         assert await stream_texts(registry, "!say hello  big world") == ["hello  ", "big ", "world"]
         assert await stream_texts(registry, "!say one \n!say two") == ["one ", "two"]
 
 
-async def test_text_without_directives_is_heard() -> None:
+async def test_text_without_directives_is_echoed() -> None:
     async with model_server() as server:
-        heard = await complete_once(server, "good\nmorning! !say no")
-    assert heard.message.text == "heard: good\nmorning! !say no"
-    assert heard.finish == "stop"
+        echo = await complete_once(server, "good\nmorning! !say no")
+    assert echo.message.text == "heard: good\nmorning! !say no"
+    assert echo.finish == "stop"
 
 
-async def test_reasoning_comes_apart_from_text() -> None:
+async def test_reasoning_is_separate_from_text() -> None:
     async with model_server() as server:
         message = (await complete_once(server, "!think well now\n!say yes")).message
     assert (message.reasoning, message.text) == ("well now", "yes")
@@ -136,8 +136,8 @@ async def test_one_connection_serves_request_after_request() -> None:
 
 async def test_a_hundred_streams_are_answered_at_once() -> None:
     async with model_server() as server, open_provider(server) as registry:
-        said = f"!wait\n!chunks 5 100\n!say {'x' * 40}"
-        streams = [asyncio.ensure_future(stream_texts(registry, said)) for _ in range(100)]
+        script = f"!wait\n!chunks 5 100\n!say {'x' * 40}"
+        streams = [asyncio.ensure_future(stream_texts(registry, script)) for _ in range(100)]
         await server.until_waiting(100)
         assert server.release() == 100
         assert {len(stream) for stream in await asyncio.gather(*streams)} == {6}
@@ -162,18 +162,18 @@ async def test_a_turn_with_tools_goes_through_its_steps() -> None:
         assert (three.message.text, three.finish) == ("done", "stop")
 
 
-async def test_arguments_come_in_two_pieces() -> None:
+async def test_arguments_are_sent_in_two_pieces() -> None:
     async with model_server() as server, open_provider(server) as registry:
         request = make_request('!tool a {"x": 1}')
         deltas = [d async for c in registry.stream(request) for d in c.tool_calls]
     assert [delta.arguments for delta in deltas] == ['{"x"', ": 1}"]
 
 
-async def test_a_result_that_no_step_is_left_for_is_heard() -> None:
+async def test_a_tool_result_after_the_last_step_is_echoed() -> None:
     async with model_server() as server:
         called = await complete_once(server, "!tool a")
-        heard = await complete_once(server, "!tool a", *make_results(called, "!say from the tool"))
-    assert heard.message.text == "heard: !say from the tool"
+        echo = await complete_once(server, "!tool a", *make_results(called, "!say from the tool"))
+    assert echo.message.text == "heard: !say from the tool"
 
 
 async def test_steps_are_counted_from_the_last_user_message() -> None:
@@ -183,10 +183,10 @@ async def test_steps_are_counted_from_the_last_user_message() -> None:
     assert steered.message.text == "steered"
 
 
-# ── Pace ───────────────────────────────────────────────────────────────────────────────────────
+# ── Timing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_chunks_carry_the_clock_and_keep_the_rate() -> None:
+async def test_chunks_contain_the_clock_and_keep_the_rate() -> None:
     async with model_server() as server, open_provider(server) as registry:
         before = time.monotonic_ns()
         stamps = [int(text) for text in await stream_texts(registry, "!chunks 6 100")]
@@ -205,7 +205,7 @@ async def test_a_late_chunk_does_not_delay_those_after_it() -> None:
         async for chunk in registry.stream(make_request("!chunks 7 20")):
             if not stamps:
                 stalled = time.monotonic() + 0.4
-                while time.monotonic() < stalled:  # all that are due meanwhile become late
+                while time.monotonic() < stalled:  # all chunks due meanwhile become late
                     pass
             if chunk.text:
                 stamps.append(int(chunk.text))
@@ -219,7 +219,7 @@ async def test_a_burst_waits_for_a_client_that_reads_slowly() -> None:
         writer.write(raw_request("!chunks 50000 0", "Connection: close\r\n"))
         while not any(connection.is_write_paused for connection in server.connections):
             await asyncio.sleep(0)
-        for _ in range(200):  # time in which it could write on
+        for _ in range(200):  # enough time to write more
             await asyncio.sleep(0)
         (connection,) = server.connections
         assert connection.transport.get_write_buffer_size() < 2**17
@@ -288,17 +288,17 @@ async def test_an_answer_can_be_empty_or_cut_short_by_length() -> None:
         assert (await complete_once(server, "!say too\n!length")).finish == "length"
 
 
-async def test_usage_counts_messages_and_chunks_unless_told() -> None:
+async def test_usage_counts_messages_and_chunks_unless_scripted() -> None:
     async with model_server() as server:
         system = Message(role="system", text="!usage 9 9")
         counted = await complete_once(server, system, "!think a\n!say b c\n!chunks 2 0")
         assert counted.usage == Usage(prompt=2, completion=5, total=7)
-        told = await complete_once(server, "!usage 1200 34\n!say x")
-        assert told.usage == Usage(prompt=1200, completion=34, total=1234)
+        scripted = await complete_once(server, "!usage 1200 34\n!say x")
+        assert scripted.usage == Usage(prompt=1200, completion=34, total=1234)
 
 
 @pytest.mark.parametrize("line", ["!chunks many 5", "!chunks 5", "!tool", "!status", "!wait here"])
-async def test_a_directive_that_makes_no_sense_is_refused(line: str) -> None:
+async def test_a_malformed_directive_is_refused(line: str) -> None:
     async with model_server() as server:
         with pytest.raises(ApiError, match="is not how !") as caught:
             await complete_once(server, line)
@@ -308,14 +308,14 @@ async def test_a_directive_that_makes_no_sense_is_refused(line: str) -> None:
 # ── Summaries and models ───────────────────────────────────────────────────────────────────────
 
 
-async def test_a_summary_is_asked_for_by_a_line() -> None:
+async def test_a_directive_asks_for_the_summary() -> None:
     async with model_server() as server:
         assert (await complete_once(server, "please\n!summary")).message.text == SUMMARY
         server.summary = "Crabs."
         assert (await complete_once(server, "please\n!summary")).message.text == "Crabs."
 
 
-async def test_a_summary_that_was_set_answers_compaction_and_nothing_else() -> None:
+async def test_a_summary_that_is_set_answers_compaction_and_nothing_else() -> None:
     compaction = Message(role="system", text="You Summarise conversations.")
     async with model_server() as server, open_provider(server) as registry:
         assert (await complete_once(server, compaction, "!say x")).message.text == "x"
@@ -326,7 +326,7 @@ async def test_a_summary_that_was_set_answers_compaction_and_nothing_else() -> N
         assert (await registry.complete(agent)).message.text == "x"
 
 
-async def test_models_are_those_set() -> None:
+async def test_the_models_are_those_that_are_set() -> None:
     async with model_server() as server, open_provider(server, model="") as registry:
         assert await registry.models() == [ModelInfo("scripted")]
         server.models = ["a", "b"]
@@ -354,19 +354,19 @@ async def test_the_sdk_reads_a_stream() -> None:
         )
         chunks = [chunk async for chunk in stream]
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
-    said = [delta.content for delta in deltas if delta.content]
+    texts = [delta.content for delta in deltas if delta.content]
     calls = [call.function for delta in deltas for call in delta.tool_calls or ()]
     assert {chunk.model for chunk in chunks} == {"any%model"}
-    assert said[:2] == ["hello ", "world"]
-    assert all(text.strip().isdigit() for text in said[2:])
-    assert len(said) == 4
+    assert texts[:2] == ["hello ", "world"]
+    assert all(text.strip().isdigit() for text in texts[2:])
+    assert len(texts) == 4
     assert "".join(call.arguments or "" for call in calls if call) == '{"x": 1}'
     assert chunks[-2].choices[0].finish_reason == "tool_calls"
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == 7
 
 
-async def test_the_sdk_gets_the_same_in_one_piece() -> None:
+async def test_the_sdk_gets_the_same_without_streaming() -> None:
     import openai
 
     async with model_server() as server, open_sdk(server) as client:
@@ -403,7 +403,7 @@ def raw_request(text: str, headers: str = "") -> bytes:
 
 
 class RecordingTransport(asyncio.Transport):
-    """A transport that keeps what was written."""
+    """A transport that records what is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -419,25 +419,25 @@ class RecordingTransport(asyncio.Transport):
 
 def feed_connection(*pieces: bytes) -> RecordingTransport:
     connection = ModelConnection(ModelServer())
-    connection.connection_made(tape := RecordingTransport())
+    connection.connection_made(transport := RecordingTransport())
     for piece in pieces:
         connection.data_received(piece)
-    return tape
+    return transport
 
 
 @given(st.text(st.characters(codec="utf-8")), st.lists(st.integers(0, 400), max_size=4))
 def test_requests_cut_anywhere_get_the_same_answers(text: str, cuts: list[int]) -> None:
     models = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
-    sent = raw_request(f"!say {text}") + models + raw_request("second")
-    marks = sorted(cuts)
-    pieces = [sent[a:b] for a, b in zip([0, *marks], [*marks, len(sent)], strict=True)]
-    assert (tape := feed_connection(*pieces)).written == feed_connection(sent).written
-    assert tape.written.count(b"[DONE]") == 2
-    assert not tape.is_closed
+    data = raw_request(f"!say {text}") + models + raw_request("second")
+    bounds = sorted(cuts)
+    pieces = [data[a:b] for a, b in zip([0, *bounds], [*bounds, len(data)], strict=True)]
+    assert (transport := feed_connection(*pieces)).written == feed_connection(data).written
+    assert transport.written.count(b"[DONE]") == 2
+    assert not transport.is_closed
 
 
 @pytest.mark.parametrize(
-    ("sent", "status", "is_closed"),
+    ("data", "status", "is_closed"),
     [
         (b"GET /nowhere HTTP/1.1\r\n\r\n", b"404", False),
         (b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 1\r\n\r\n{", b"400", False),
@@ -446,19 +446,19 @@ def test_requests_cut_anywhere_get_the_same_answers(text: str, cuts: list[int]) 
         (b"GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n", b"200", True),
     ],
 )
-def test_what_cannot_be_served_is_refused(sent: bytes, status: bytes, is_closed: bool) -> None:
-    tape = feed_connection(sent)
-    assert tape.written.split()[1] == status
-    assert tape.is_closed == is_closed
+def test_a_bad_request_is_refused(data: bytes, status: bytes, is_closed: bool) -> None:
+    transport = feed_connection(data)
+    assert transport.written.split()[1] == status
+    assert transport.is_closed == is_closed
 
 
 @given(st.text())
-def test_words_are_the_text(text: str) -> None:
+def test_split_words_loses_nothing(text: str) -> None:
     assert "".join(split_words(text)) == text
 
 
 @given(st.lists(st.sampled_from(["!then", "!say a b", "!tool t {}", "!wait", "prose", "! say"])))
-def test_steps_are_as_many_as_their_dividers_say(lines: list[str]) -> None:
+def test_dividers_determine_the_number_of_steps(lines: list[str]) -> None:
     steps = read_script("\n".join(lines))
     directives = [line for line in lines if line in ("!say a b", "!tool t {}", "!wait")]
     assert sum(len(step) for step in steps) == len(directives)
@@ -466,7 +466,7 @@ def test_steps_are_as_many_as_their_dividers_say(lines: list[str]) -> None:
 
 
 @given(st.text())
-def test_any_text_is_a_script_or_says_why_not(text: str) -> None:
+def test_any_text_is_a_script_or_is_refused_with_a_reason(text: str) -> None:
     for line in (text, f"!chunks {text}", f"!usage {text}", f"!status {text}", f"!tool {text}"):
         try:
             read_script(line)
@@ -510,18 +510,18 @@ def test_a_process_is_controlled_over_http_and_ends_with_its_stdin() -> None:
                 pass
             assert client.control("statistics")["waiting"] == 1
             assert client.control("release") == {"released": 1}
-            rest = response.read()
-        assert b"two" in rest
-        assert b"Crabs." in rest
-        asked = client.control("requests")
-        assert [body["messages"][0]["content"][:8] for body in asked] == ["!say one"]
+            remaining = response.read()
+        assert b"two" in remaining
+        assert b"Crabs." in remaining
+        requests = client.control("requests")
+        assert [body["messages"][0]["content"][:8] for body in requests] == ["!say one"]
         assert client.control("reset") == {}
         assert client.control("requests") == []
     with pytest.raises(ConnectionRefusedError):
         client.control("requests")
 
 
-def test_a_process_ends_at_sigterm_and_need_not_record() -> None:
+def test_a_process_ends_at_sigterm_and_can_run_without_recording() -> None:
     with model_process("--no-record") as (url, pid):
         client = ControlClient(url)
         with client.chat("!chunks 3 0") as response:

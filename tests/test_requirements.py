@@ -1,4 +1,4 @@
-"""Every requirement has a test, and every test that names one names one that exists."""
+"""Every requirement has a test, and tests only name requirements that exist."""
 
 import ast
 import tomllib
@@ -19,11 +19,11 @@ def list_test_files() -> list[Path]:
 
 
 def find_requirement_ids(source: str) -> Iterator[str]:
-    """The ids that the test functions of a file carry, each by itself or all by `pytestmark`."""
+    """The ids on the test functions of a file, from their own marks or from `pytestmark`."""
     tree = ast.parse(source)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    places = [tree.body, *(each.body for each in classes)]
-    tests = [node for place in places for node in place if is_test(node)]
+    bodies = [tree.body, *(node.body for node in classes)]
+    tests = [node for body in bodies for node in body if is_test(node)]
     for test in tests:
         yield from find_mark_ids(test.decorator_list)
     for node in tree.body:
@@ -38,7 +38,7 @@ def is_test(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def find_mark_ids(marks: Iterable[ast.expr]) -> Iterator[str]:
-    for node in (each for mark in marks for each in ast.walk(mark)):
+    for node in (child for mark in marks for child in ast.walk(mark)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
             (name,) = node.args
             if isinstance(name, ast.Constant):
@@ -66,14 +66,14 @@ def test_every_id_in_a_test_is_a_requirement() -> None:
     assert find_unknown(set(load_requirements()), list_tested_ids()) == set()
 
 
-def test_every_requirement_says_what_and_where_from() -> None:
+def test_every_requirement_has_a_text_and_a_source() -> None:
     for name, entry in load_requirements().items():
         assert entry.keys() == {"source", "text"}, name
         assert entry["source"], name
         assert entry["text"].endswith("."), name
 
 
-def test_the_check_sees_both_faults() -> None:
+def test_the_check_finds_both_faults() -> None:
     source = """
 @pytest.mark.req("a.b")
 @pytest.mark.parametrize("x", [1])

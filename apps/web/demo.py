@@ -1,7 +1,8 @@
-"""Plays the page in a browser and takes a picture of it: `python -m apps.web.demo [FILE]`.
+"""Drives the page in a browser and takes a screenshot: `python -m apps.web.demo [FILE]`.
 
-Daemon, relay, gateway, tools and browser are real; only the model says what stands here. What it
-works on is what the chat's pictures show, and the machine has the same name wherever it is taken.
+Daemon, relay, gateway, tools and browser are real; only the model is scripted, below. The project
+it works on is the one in the chat screenshots, and the machine name is fixed so that the picture is
+the same everywhere.
 """
 
 import asyncio
@@ -79,35 +80,35 @@ async def take_picture(picture: Path) -> None:
         patch("socket.gethostname", return_value=MACHINE),
     ):
         async with (
-            run_dev_server(Path(folder), agents=agents) as on,
-            open_device(on.url) as device,
+            run_dev_server(Path(folder), agents=agents) as server,
+            open_device(server.url) as device,
             launch_browser(chromium) as browser,
-            open_browser_user(browser, on.url) as person,
+            open_browser_user(browser, server.url) as person,
         ):
-            on.model.dialogues = dict(DIALOGUES)
-            (on.work_folder / "tides.py").write_text(TABLE)
-            (on.work_folder / "barometer.log").write_text("1013 hPa, steady\n")
-            await on.start_gateway(await pair_with_device(device, on.url))
-            await have_conversations(on, device)
+            server.model.dialogues = dict(DIALOGUES)
+            (server.work_folder / "tides.py").write_text(TABLE)
+            (server.work_folder / "barometer.log").write_text("1013 hPa, steady\n")
+            await server.start_gateway(await pair_with_device(device, server.url))
+            await have_conversations(server, device)
             await open_conversation(person, to_backup_text(device.secret.secret))
             await person.page.screenshot(path=picture)
 
 
-async def have_conversations(on: DevServer, device: DeviceClient) -> None:
-    """What is answered first, so that what goes on is on top of the list."""
+async def have_conversations(server: DevServer, device: DeviceClient) -> None:
+    """Run the finished conversations first, so that the open one is at the top of the list."""
     await send_and_wait(device, "reader", PAPERS)
     await send_and_wait(device, "owl", PROMISE)
-    for agent, words in (("harbour", OFFICE), ("scout", STORM)):
+    for agent, text in (("harbour", OFFICE), ("scout", STORM)):
         session = await device.wait_for_session(agent)
-        await device.send_text(session, words)
-        await device.wait_for_envelopes(session, lambda found: len(found) > 2)
+        await device.send_text(session, text)
+        await device.wait_for_envelopes(session, lambda envelopes: len(envelopes) > 2)
     await send_and_wait(device, "crab", NOON, f"@owl {OPINION}")
 
 
-async def open_conversation(person: BrowserUser, words: str) -> None:
+async def open_conversation(person: BrowserUser, backup_text: str) -> None:
     await person.page.set_viewport_size(SIZE)
     await person.open("/")
-    await person.restore_account(words)
+    await person.restore_account(backup_text)
     await person.open_conversation("crab")
     await person.wait_for_text("before midnight")
     await person.expand(person.tool_card("Edit"))

@@ -1,12 +1,12 @@
-"""A stage for the page: everything real but the model, with conversations to look at.
+"""A development server for the page: everything is real but the model.
 
-    python -m apps.web.dev_server            # prints where, and the words that let a browser in
-    python -m apps.web.dev_server --fresh    # nobody is in yet: prints the link of this machine
+    python -m apps.web.dev_server            # prints the address and the backup text to log in with
+    python -m apps.web.dev_server --fresh    # starts with an empty account: prints a pairing link
 
 A daemon, a relay with the page, a gateway and a device run in this process and a temporary folder
-until Ctrl+C. On the stage are a conversation with tools and a change of a file, one with
-sub-agents, one that is at work, one that asks, one with pictures, one that failed, one with 10,000
-events and one without any. The page is read from its folder with every request.
+until Ctrl+C. It has a conversation with tools and a file edit, one with sub-agents, one whose turn
+is open, one with a question, one with pictures, one that failed, one with 10,000 events and an
+empty one. The page is read from its folder with every request.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class DevSendFileHook(ToolHook):
 
 @dataclass
 class DevServer:
-    """All that runs. `relay` may be stopped, and started again where it was."""
+    """All the running parts. `relay` can be stopped and started again at the same address."""
 
     path: Path
     daemon: InProcessDaemon
@@ -118,14 +118,14 @@ class DevServer:
 
     @asynccontextmanager
     async def request_pairing(self) -> AsyncIterator[MachinePairing]:
-        """This machine, asking to be let in."""
+        """Request that this machine be let in, and return the link."""
         async with RelayHttp(self.url) as http:
             pairing = MachinePairing(http)
             await pairing.request_approval()
             yield pairing
 
     async def release_model(self) -> None:
-        """Has the model go on, once it waits."""
+        """Let the model continue, once it is waiting."""
         await self.model.until_waiting()
         self.model.release()
 
@@ -136,15 +136,15 @@ def read_slots(config: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serve_dialogue_model() -> AsyncIterator[dialogues.DialogueModel]:
-    made = dialogues.DialogueModel(dialogues=dict(dialogues.DIALOGUES))
+    model = dialogues.DialogueModel(dialogues=dict(dialogues.DIALOGUES))
     loop = asyncio.get_running_loop()
-    listener = await loop.create_server(lambda: ModelConnection(made), "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    listener = await loop.create_server(lambda: ModelConnection(model), "127.0.0.1", 0)
+    model.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
     try:
-        yield made
+        yield model
     finally:
         listener.close()
-        await made.close()
+        await model.close()
         await listener.wait_closed()
 
 
@@ -157,7 +157,7 @@ async def run_dev_server(
     agents: dict[str, str] = AGENTS,
     registration: RegistrationMode = "open",
 ) -> AsyncIterator[DevServer]:
-    """Without a gateway, and with nobody in yet."""
+    """Without a gateway, and with no device in the account yet."""
     work = path / "work"
     work.mkdir(parents=True, exist_ok=True)
     (work / "retry.py").write_text(dialogues.RETRY)
@@ -184,20 +184,20 @@ async def run_dev_server(
             )
         )
         await relay.__aenter__()
-        made = DevServer(path, daemon, model, relay, GatewayConfig(cwd=str(work)))
+        server = DevServer(path, daemon, model, relay, GatewayConfig(cwd=str(work)))
         try:
-            yield made
+            yield server
         finally:
-            await made.stop_gateway()
+            await server.stop_gateway()
             with suppress(Exception):
-                await made.stop_relay()
+                await server.stop_relay()
 
 
-# ── What there is to see ───────────────────────────────────────────────────────────────────────
+# ── Conversations ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def have_conversations(on: DevServer, device: DeviceClient) -> None:
-    """Has everybody say their part, as told by a device. Some of it goes on."""
+async def have_conversations(server: DevServer, device: DeviceClient) -> None:
+    """Run all scripted conversations, started by a device. Some of them stay open."""
     async with asyncio.TaskGroup() as group:
         group.create_task(
             send_and_wait(
@@ -206,12 +206,12 @@ async def have_conversations(on: DevServer, device: DeviceClient) -> None:
         )
         group.create_task(send_and_wait(device, "builder", dialogues.SURVEY))
         group.create_task(send_sketch(device))
-        group.create_task(have_failing_turns(on, device))
+        group.create_task(have_failing_turns(server, device))
     runner, asker = await device.wait_for_session("runner"), await device.wait_for_session("asker")
     await device.send_text(runner, dialogues.LOGS)
     await device.send_text(asker, dialogues.DEPLOY)
-    await device.wait_for_envelopes(runner, lambda found: len(found) > 12)
-    await device.wait_for_envelopes(asker, lambda found: len(found) > 2)
+    await device.wait_for_envelopes(runner, lambda envelopes: len(envelopes) > 12)
+    await device.wait_for_envelopes(asker, lambda envelopes: len(envelopes) > 2)
 
 
 async def send_and_wait(device: DeviceClient, agent: str, *texts: str) -> None:
@@ -224,14 +224,14 @@ async def send_and_wait(device: DeviceClient, agent: str, *texts: str) -> None:
 async def send_sketch(device: DeviceClient) -> None:
     session = await device.wait_for_session("painter")
     data = draw_picture(960, 540)
-    shown = describe_image(data)
+    image = describe_image(data)
     event = {
         "t": "file",
         "ref": await device.upload(session, data),
         "name": "sketch.png",
         "size": len(data),
         "mimeType": "image/png",
-        "image": read_fields(shown),
+        "image": read_fields(image),
     }
     envelope = {**device.build_envelope(event), "time": int(time.time() * 1000)}
     await device.send_body(session, {"role": "session", "content": envelope})
@@ -243,11 +243,11 @@ def read_fields(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
-async def have_failing_turns(on: DevServer, device: DeviceClient) -> None:
+async def have_failing_turns(server: DevServer, device: DeviceClient) -> None:
     session = await device.wait_for_session("breaker")
     await device.send_text(session, dialogues.STOPPED)
-    await device.wait_for_envelopes(session, lambda found: len(found) > 2)
-    async with on.daemon.client() as client:
+    await device.wait_for_envelopes(session, lambda envelopes: len(envelopes) > 2)
+    async with server.daemon.client() as client:
         await client.kill("breaker")
     await device.wait_for_turns(session, 1)
     await device.send_text(session, dialogues.BROKEN)
@@ -255,20 +255,20 @@ async def have_failing_turns(on: DevServer, device: DeviceClient) -> None:
 
 
 def draw_picture(width: int, height: int) -> bytes:
-    """A picture with something in it: a sunset, roughly."""
-    made = Image.linear_gradient("L").resize((width, height))
-    red = made.point([255 - value // 4 for value in range(256)])
-    blue = made.point([60 + value // 2 for value in range(256)])
+    """Draw a test picture: a rough sunset."""
+    gradient = Image.linear_gradient("L").resize((width, height))
+    red = gradient.point([255 - value // 4 for value in range(256)])
+    blue = gradient.point([60 + value // 2 for value in range(256)])
     data = BytesIO()
-    Image.merge("RGB", (red, made, blue)).save(data, "PNG")
+    Image.merge("RGB", (red, gradient, blue)).save(data, "PNG")
     return data.getvalue()
 
 
-# ── Much of it ─────────────────────────────────────────────────────────────────────────────────
+# ── The long conversation ─────────────────────────────────────────────────────────────────────────
 
 
 async def create_long_session(device: DeviceClient, events: int = LONG_EVENTS) -> DeviceSession:
-    """A session whose machine is away, with that many events in it."""
+    """Create a session with that many events, whose machine is offline."""
     key = new_key()
     session = DeviceSession(to_base64(key)[:8], key)
     metadata = {
@@ -277,7 +277,7 @@ async def create_long_session(device: DeviceClient, events: int = LONG_EVENTS) -
         "path": "/",
         "summary": {"text": "A long story"},
     }
-    told = await device.request(
+    reply = await device.request(
         "POST",
         "/v1/sessions",
         {
@@ -286,7 +286,7 @@ async def create_long_session(device: DeviceClient, events: int = LONG_EVENTS) -
             "dataEncryptionKey": to_base64(wrap_key(device.secret.content_keys.public, key)),
         },
     )
-    session.id = told["session"]["id"]
+    session.id = reply["session"]["id"]
     bodies = build_long_session(events, int(time.time() * 1000) - DAY)
     sealer = DataSealer(key)
     for first in range(0, len(bodies), 100):
@@ -299,14 +299,17 @@ async def create_long_session(device: DeviceClient, events: int = LONG_EVENTS) -
 
 
 def build_long_session(events: int, start: int) -> list[dict[str, Any]]:
-    """So many or a few more: turns, each with words, reasoning, a call, its result, an answer."""
+    """Return at least `events` bodies: turns with text, reasoning, a call and an answer."""
     bodies: list[dict[str, Any]] = []
     number = 0
     while len(bodies) < events:
         number += 1
-        turn, asked = derive_id("turn", number), f"Question {number}: how is part {number} built?"
-        said: list[dict[str, Any]] = [
-            {"t": "text", "text": asked},
+        turn, question = (
+            derive_id("turn", number),
+            f"Question {number}: how is part {number} built?",
+        )
+        turn_events: list[dict[str, Any]] = [
+            {"t": "text", "text": question},
             {"t": "turn-start"},
             {"t": "text", "text": f"Part {number} is near the others.", "thinking": True},
             {
@@ -325,13 +328,15 @@ def build_long_session(events: int, start: int) -> list[dict[str, Any]]:
             {"t": "text", "text": build_long_answer(number)},
             {"t": "turn-end", "status": "completed"},
         ]
-        for event in said:
+        for event in turn_events:
             envelope = {
                 "id": derive_id("event", len(bodies)),
                 "time": start + len(bodies) * 1000,
                 "ev": event,
             }
-            who = {"role": "agent", "turn": turn} if event is not said[0] else {"role": "user"}
+            who = (
+                {"role": "agent", "turn": turn} if event is not turn_events[0] else {"role": "user"}
+            )
             bodies.append({"role": "session", "content": {**envelope, **who}})
     return bodies
 
@@ -346,7 +351,7 @@ def build_long_answer(number: int) -> str:
     return f"In {number % 7 + 2} steps, of which the last is the longest. " * (number % 5 + 1)
 
 
-# ── As a program ───────────────────────────────────────────────────────────────────────────────
+# ── As a program ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def release_model(model: dialogues.DialogueModel) -> None:
@@ -356,28 +361,28 @@ async def release_model(model: dialogues.DialogueModel) -> None:
 
 
 async def main(options: argparse.Namespace) -> None:
-    over = asyncio.Event()
+    stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, over.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     with tempfile.TemporaryDirectory(prefix="crabtalk-stage-") as folder:
         async with (
-            run_dev_server(Path(folder), port=options.port) as on,
-            open_device(on.url) as device,
+            run_dev_server(Path(folder), port=options.port) as server,
+            open_device(server.url) as device,
         ):
-            pacing = asyncio.ensure_future(release_model(on.model))
+            release_task = asyncio.ensure_future(release_model(server.model))
             if options.fresh:
-                async with on.request_pairing() as pairing:
+                async with server.request_pairing() as pairing:
                     print_line(f"machine  {pairing.link}")
-                    await on.start_gateway(await pairing.wait_for_approval())
+                    await server.start_gateway(await pairing.wait_for_approval())
                 print_line("it was let in")
             else:
-                await on.start_gateway(await pair_with_device(device, on.url))
-                await have_conversations(on, device)
+                await server.start_gateway(await pair_with_device(device, server.url))
+                await have_conversations(server, device)
                 await create_long_session(device, options.events)
-                print_line(f"page   {on.url}/")
+                print_line(f"page   {server.url}/")
                 print_line(f"words  {to_backup_text(device.secret.secret)}")
-            await over.wait()
-            pacing.cancel()
+            await stopped.wait()
+            release_task.cancel()
 
 
 def print_line(line: str) -> None:

@@ -1,5 +1,5 @@
-"""Writes the help of each command into the page that shows it; with --check, only says if it is
-stale."""
+"""Writes each command's help into the page that shows it; with --check, only reports stale
+pages."""
 
 import sys
 

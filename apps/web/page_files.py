@@ -1,7 +1,8 @@
-"""Writes the links to all modules and sheets into the page; with --check, only says if it is stale.
+"""Writes links to all modules and style sheets into the page; with --check, only reports if they
+are stale.
 
-A browser that knows all modules from the start fetches them at once, and not as it reads one after
-another; the service worker keeps what is linked here.
+A browser that knows all modules from the start fetches them at once instead of one after another,
+and the service worker caches the files linked here.
 """
 
 import re
@@ -9,9 +10,9 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parent / "src" / "crabtalk_web" / "page"
-# In the order in which they overrule each other; what is new goes last.
+# In the order in which they override each other; a new sheet goes last.
 SHEETS = ("tokens", "base", "shell", "list", "conversation", "composer", "forms", "rows", "code")
-# Started by name, and not imported by the page.
+# Loaded by name, and not imported by the page.
 NOT_LINKED = {"app.js", "theme.js", "worker.js", "crypto/blob_worker.js"}
 BLOCK = re.compile(r"(?<=<!-- files -->\n).*?(?=^ *<!-- /files -->)", re.DOTALL | re.MULTILINE)
 

@@ -1,11 +1,11 @@
-"""An agent daemon: one process owns the conversations, everything else connects to it.
+"""An agent daemon: one process owns the conversations, and clients connect to it.
 
     async with crabtalk.connect() as c:
         async for event in c.stream("crab", "hi"):
             ...
 
-The names below load the client when first used, so that a program which wants another room (say
-`crabtalk.memory`) does not pay for it.
+The names below load the client when first used, so that a program that needs another package (say
+`crabtalk.memory`) does not load it.
 """
 
 from typing import TYPE_CHECKING

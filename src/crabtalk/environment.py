@@ -1,15 +1,15 @@
-"""Environments of child processes: a few harmless variables, and only what is named beyond them.
+"""Environments of child processes: a few harmless variables and those the caller names.
 
 The daemon's own environment holds provider keys. A command or an MCP server that inherited it could
-print them, so each child gets `child_environment` instead. `hide_environment` closes the other way
-to those keys, /proc/PID/environ. Nothing here starts a process.
+print them, so each child gets `build_child_environment` instead. `hide_environment` closes the
+other way to those keys, /proc/PID/environ. This module starts no process.
 """
 
 import os
 import sys
 from collections.abc import Iterable, Mapping
 
-# What programs need to find other programs, their user's files, a language and a terminal.
+# Variables by which programs find other programs, the user's files, a language and a terminal.
 BASIC_VARIABLES = (
     "PATH",
     "HOME",
@@ -23,16 +23,17 @@ BASIC_VARIABLES = (
     "TMPDIR",
 )
 LOCALE_PREFIX = "LC_"
-# macOS asks for the encoding of a user's texts, and takes a slow way where this is missing.
+# macOS looks up the encoding of a user's texts, and does so slowly when this is missing.
 MACOS_VARIABLES = ("__CF_USER_TEXT_ENCODING",)
-# How programs reach the network. Proxies are written in either case.
+# How programs reach the network. Programs read proxies in upper or lower case.
 NETWORK_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
     *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
 )
-# For children that run our own interpreter: without these it may not find itself or this package.
+# For children that run our own interpreter: without these it may not find its files or this
+# package.
 INTERPRETER_VARIABLES = ("PYTHONHOME", "PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 PR_SET_DUMPABLE = 4
 
@@ -43,15 +44,17 @@ def build_child_environment(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The basic variables of `environ`, those in `names` where they are set, and `added`, which
-    wins."""
+    """Return the basic variables of `environ`, those in `names` that are set, and `added`.
+
+    Variables in `added` win.
+    """
     wanted = {*BASIC_VARIABLES, *names, *(MACOS_VARIABLES if sys.platform == "darwin" else ())}
-    found = {
+    inherited = {
         name: value
         for name, value in environ.items()
         if name in wanted or name.startswith(LOCALE_PREFIX)
     }
-    return {**found, **(added or {})}
+    return {**inherited, **(added or {})}
 
 
 def hide_environment() -> bool:

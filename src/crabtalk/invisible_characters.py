@@ -1,13 +1,13 @@
-"""Invisible characters: those that a screen obeys, or shows as nothing or as a blank.
+"""Invisible characters: those that a screen interprets, or shows as nothing or as a blank.
 
-Somebody who allows a tool call must see every character of it. The daemon, the terminal and the
-gateways spell out the same set; how they write a character is up to each of them.
+A person who allows a tool call must see every character of it. The daemon, the terminal and the
+gateways escape the same set, each in its own notation.
 """
 
 import unicodedata
 
-# Controls, formats such as U+202E, halves of characters, private and unassigned ones, and
-# separators; of those, only the ordinary space is visible enough.
+# Control and format characters (such as U+202E), surrogates, private and unassigned code points,
+# and separators; of the separators, only the ordinary space is visible enough.
 INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 # Blank although their category says letter, mark or symbol: joiners, fillers, vowels without a
 # shape, variation selectors (Default_Ignorable_Code_Point in Unicode), the empty Braille cell, the
@@ -24,7 +24,7 @@ BLANK_CHARACTERS = frozenset(
 
 
 def is_invisible(character: str) -> bool:
-    """Line feeds and tabs are invisible too: whoever shows text decides what becomes of them."""
+    """Whether it is invisible, as line feeds and tabs are too: callers decide about those."""
     if " " <= character <= "~":
         return False
     return character in BLANK_CHARACTERS or unicodedata.category(character) in INVISIBLE_CATEGORIES

@@ -1,4 +1,4 @@
-"""Late: names of a package that are loaded when they are first used, and cost nobody else."""
+"""Lazy imports: names of a package whose modules are loaded when a name is first used."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def load_lazily(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package. `modules` are those it has, with the names in them."""
-    where = {name: module for module, names in modules.items() for name in names}
+    """Make a package's `__getattr__`. `modules` maps each module to the names it defines."""
+    module_of = {name: module for module, names in modules.items() for name in names}
 
-    def find(name: str) -> Any:
-        if name not in where:
+    def load_name(name: str) -> Any:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{package}.{where[name]}"), name)
-        setattr(sys.modules[package], name, found)  # nobody is asked twice
-        return found
+        value = getattr(import_module(f"{package}.{module_of[name]}"), name)
+        setattr(sys.modules[package], name, value)  # so that __getattr__ is called once per name
+        return value
 
-    return find
+    return load_name

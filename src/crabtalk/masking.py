@@ -1,4 +1,4 @@
-"""Masking: texts without the secrets in them, known ones and those that look like one."""
+"""Masking: removes known secrets, and text that looks like one, from texts."""
 
 import re
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ SENSITIVE_NAMES = (
     r"(?:api[_-]?key|authorization|secret_access_key|client_secret|password"
     r"|(?:access|refresh|session)_token)"
 )
-# After a name: a colon or an equals sign, or a comma if it is quoted. Bytes and JSON in JSON too.
+# Follows a name: a colon or equals sign, or a comma if it is quoted. Also in bytes and nested JSON.
 ASSIGNMENT = r"""(?:\\*["']\s*[:=,]|\s*[:=])\s*(?:b(?=["']))?\\*"""
-# Up to the closing quote, or a word.
+# A quoted string, or a word.
 SENSITIVE_VALUE = r"""(?:(["'])(?:\\.|(?!\2).)*|[^\s,;&"'(){}\[\]]+)"""
 SECRET_PATTERNS = (
-    # Unquoted, its value is the rest of the line: some schemes have several parts.
+    # An unquoted value goes to the end of the line: some schemes have several parts.
     (rf"(authorization{ASSIGNMENT})(?:([\"'])(?:(?!\2).)*|[^\r\n]+)", rf"\1\2{MASK}"),
     (rf"({SENSITIVE_NAMES}{ASSIGNMENT}){SENSITIVE_VALUE}", rf"\1\2{MASK}"),
     (r"(secret_access_key\s+)[^\s,;:=\"']+", rf"\1{MASK}"),
@@ -24,26 +24,26 @@ SECRET_PATTERNS = (
     (r"(://)[^\s/?#\"']*@", rf"\1{MASK}@"),
     (r"([?&]key=)[^\s&#\"']+", rf"\1{MASK}"),
 )
-# Each of them has one of these, and most lines have none.
+# Every pattern needs one of these words, and most lines have none.
 HINT_PATTERN = r"key|authorization|client_secret|password|_token|bearer|sk-|@"
 
 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Without the secrets, and without what looks like one."""
-    for secret in sorted(secrets, key=len, reverse=True):  # one may be a part of another
+    """Replace the given secrets, and text that looks like a secret."""
+    for secret in sorted(secrets, key=len, reverse=True):  # one may be part of another
         text = text.replace(secret, MASK)
     if compile_pattern(HINT_PATTERN).search(text):
-        for shape, instead in SECRET_PATTERNS:
-            text = compile_pattern(shape).sub(instead, text)
+        for pattern, replacement in SECRET_PATTERNS:
+            text = compile_pattern(pattern).sub(replacement, text)
     return text
 
 
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """When first used, and so by the thread: all together they would cost a start milliseconds."""
+    """Compile when first used: compiling all of them at start would cost milliseconds."""
     return re.compile(pattern, re.IGNORECASE | re.DOTALL)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is one."""
+    """Whether a field or variable of this name holds a secret."""
     return compile_pattern(SENSITIVE_NAMES).search(name) is not None

@@ -1,4 +1,4 @@
-"""The load bench's crowd: it must see what it looks for, and small loads must pass it."""
+"""The load generator finds lost, doubled and reordered chunks, and a small load passes."""
 
 import asyncio
 import resource
@@ -29,15 +29,15 @@ STAMPS = [1000, 2000, 3000, 4000]
 
 
 async def make_listener(stamps: list[int], order: list[str] = PLAIN_TURN_EVENTS) -> TurnListener:
-    voice = TurnListener(b"", len(stamps))
-    voice.received_stamps, voice.event_kinds = list(stamps), list(order)
-    return voice
+    listener = TurnListener(b"", len(stamps))
+    listener.received_stamps, listener.event_kinds = list(stamps), list(order)
+    return listener
 
 
-# ── What it looks for ──────────────────────────────────────────────────────────────────────────
+# ── Faults it finds ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_turn_that_is_heard_and_kept_as_it_was_said_is_right() -> None:
+async def test_a_turn_received_and_stored_unchanged_has_no_fault() -> None:
     assert CrowdTurn(0, 4, 5).find_fault(await make_listener(STAMPS), [join_stamps(STAMPS)]) == ""
     calling = await make_listener(STAMPS, TOOL_TURN_EVENTS)
     assert (
@@ -47,7 +47,7 @@ async def test_a_turn_that_is_heard_and_kept_as_it_was_said_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stamps", "kept", "fault"),
+    ("stamps", "stored", "fault"),
     [
         (STAMPS[:3], STAMPS[:3], "1 of 4 chunks lost"),
         ([1000, 3000, 2000, 4000], STAMPS, "chunks out of order"),
@@ -56,13 +56,15 @@ async def test_a_turn_that_is_heard_and_kept_as_it_was_said_is_right() -> None:
         (STAMPS, [], "what is kept differs"),
     ],
 )
-async def test_what_is_lost_doubled_reordered_or_not_kept_is_seen(
-    stamps: list[int], kept: list[int], fault: str
+async def test_lost_doubled_reordered_or_unstored_chunks_are_faults(
+    stamps: list[int], stored: list[int], fault: str
 ) -> None:
-    assert CrowdTurn(0, 4, 5).find_fault(await make_listener(stamps), [join_stamps(kept)]) == fault
+    assert (
+        CrowdTurn(0, 4, 5).find_fault(await make_listener(stamps), [join_stamps(stored)]) == fault
+    )
 
 
-async def test_events_in_another_order_are_seen() -> None:
+async def test_events_in_another_order_are_a_fault() -> None:
     swapped = ["start", "chunk", "text_start", "text_end", "context_usage", "end"]
     fault = CrowdTurn(0, 4, 5).find_fault(
         await make_listener(STAMPS, swapped), [join_stamps(STAMPS)]
@@ -70,21 +72,21 @@ async def test_events_in_another_order_are_seen() -> None:
     assert fault.startswith("events out of order")
 
 
-def test_of_a_hundred_turns_five_call_a_tool_and_one_is_a_guests() -> None:
+def test_five_of_a_hundred_turns_call_a_tool_and_one_is_a_guests() -> None:
     turns = [CrowdTurn(number, 4, 5) for number in range(1000)]
     assert sum(turn.calls_tool for turn in turns) == 50
     assert sum(turn.is_guest for turn in turns) == 10
 
 
-def test_a_slope_is_that_of_the_straight_line_closest() -> None:
+def test_the_slope_is_that_of_the_best_fitting_line() -> None:
     assert fit_slope([(0, 1.0), (1, 3.0), (2, 5.0)]) == pytest.approx(2)
     assert fit_slope([(0, 1.0), (1, 2.0), (2, 1.0)]) == pytest.approx(0)
 
 
-# ── What it led to ─────────────────────────────────────────────────────────────────────────────
+# ── Regressions it found ───────────────────────────────────────────────────────────────────────
 
 
-async def test_the_end_of_a_turn_looks_at_few_of_those_that_run() -> None:
+async def test_evicting_idle_conversations_skips_few_busy_ones() -> None:
     conversations = ConversationCache(
         MemoryStorage(), RuntimeLimits(live_conversations=10), Clock()
     )
@@ -93,11 +95,11 @@ async def test_the_end_of_a_turn_looks_at_few_of_those_that_run() -> None:
         await conversations.get(pair).turn_lock.enqueue()
     first = [conversation.pair for conversation in conversations]
     conversations.evict_idle()
-    # Those it passed over are the last ones now, and nothing else moved.
+    # The conversations it skipped are the last ones now, and nothing else moved.
     assert [c.pair for c in conversations] == first[MAX_BUSY_SKIPPED:] + first[:MAX_BUSY_SKIPPED]
 
 
-async def test_once_nothing_runs_the_bound_on_conversations_holds_whatever_ran() -> None:
+async def test_the_bound_on_conversations_holds_after_many_turns() -> None:
     conversations = ConversationCache(
         MemoryStorage(), RuntimeLimits(live_conversations=10), Clock()
     )
@@ -110,7 +112,7 @@ async def test_once_nothing_runs_the_bound_on_conversations_holds_whatever_ran()
     assert len(conversations) == 10
 
 
-async def test_a_daemon_asks_for_descriptors_enough_for_its_clients_and_their_models(
+async def test_a_daemon_raises_its_descriptor_limit_for_clients_and_models(
     tmp_path: Path,
 ) -> None:
     limited = f"ulimit -Sn 256; exec {CRABTALKD} run --home {tmp_path / 'h'} --tcp off"
@@ -123,7 +125,7 @@ async def test_a_daemon_asks_for_descriptors_enough_for_its_clients_and_their_mo
     assert soft >= 2 * 4096 or soft == hard
 
 
-# ── All of it ──────────────────────────────────────────────────────────────────────────────────
+# ── A whole load ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -132,9 +134,9 @@ async def test_a_daemon_asks_for_descriptors_enough_for_its_clients_and_their_mo
 async def test_nothing_is_lost_or_reordered_when_two_hundred_talk_at_once(tmp_path: Path) -> None:
     with (
         model_process("--no-record") as (url, model),
-        run_daemon("it", tmp_path / "h", url) as subject,
+        run_daemon("it", tmp_path / "h", url) as daemon,
     ):
-        outcome = await run_load(CrowdLoad(200, 10, 10), subject, model)
+        outcome = await run_load(CrowdLoad(200, 10, 10), daemon, model)
     assert not outcome.faults
     assert len(outcome.lags) > 200 * 10 * 10 * 0.7
     assert all(outcome.background.latencies.values())

@@ -1,4 +1,4 @@
-"""The soak, for as long as a test may take."""
+"""The soak benchmark, run for one minute."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.model_server import model_process
 BEFORE = ProcessCounts(tasks={"a": 2, "b": 1}, threads=3, objects=10, descriptors=20, size=40.0)
 
 
-def test_more_tasks_or_descriptors_than_before_are_seen() -> None:
+def test_more_tasks_or_descriptors_than_before_are_noticed() -> None:
     assert has_returned(BEFORE, BEFORE)
     more = ProcessCounts(tasks={"a": 2, "b": 2}, threads=3, objects=10, descriptors=20, size=40.0)
     assert not has_returned(more, BEFORE)
@@ -20,7 +20,7 @@ def test_more_tasks_or_descriptors_than_before_are_seen() -> None:
     assert not has_returned(open_still, BEFORE)
 
 
-def test_what_the_daemon_itself_calls_an_error_is_found_in_its_log(tmp_path: Path) -> None:
+def test_errors_in_the_daemons_log_are_counted(tmp_path: Path) -> None:
     log = tmp_path / "stderr"
     log.write_text(
         "crabtalkd is ready: here\n"
@@ -33,10 +33,10 @@ def test_what_the_daemon_itself_calls_an_error_is_found_in_its_log(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_after_a_minute_of_everything_the_daemon_is_what_it_was(tmp_path: Path) -> None:
+def test_after_a_minute_of_load_the_daemon_has_released_everything(tmp_path: Path) -> None:
     with (
         model_process("--no-record", "--summary", "They talked.") as (url, _),
-        run_daemon(tmp_path / "home", url) as subject,
+        run_daemon(tmp_path / "home", url) as daemon,
     ):
-        _, is_well = run_soak(subject, 1, seed=7)
+        _, is_well = run_soak(daemon, 1, seed=7)
     assert is_well

@@ -1,4 +1,4 @@
-"""A session as the chat has it, without the chat: what it is told is written down."""
+"""A chat session without the chat: its listener records everything."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class RecordingListener:
-    """A Listener that remembers."""
+    """A SessionListener that records events, notices and changes."""
 
     def __init__(self) -> None:
         self.events: list[wire.StreamEvent] = []
@@ -54,7 +54,7 @@ class RecordingListener:
         return "\n".join(text for text, _ in self.notices)
 
     async def wait_until(self, claim: Callable[[], bool]) -> None:
-        """Until what it was told makes it so."""
+        """Wait until the recorded events make the claim true."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while not claim():
@@ -68,26 +68,26 @@ class RecordingListener:
 async def open_session(
     home: Path, **options: Any
 ) -> AsyncIterator[tuple[ChatSession, RecordingListener]]:
-    """A session with the daemon of `home`. One that it started itself is ended with it."""
-    heard = RecordingListener()
+    """Open a session with the daemon of `home`. A daemon that it started is killed at the end."""
+    listener = RecordingListener()
     before = get_daemon_pid(home)
     try:
-        async with ChatSession(heard, home=home, **options) as session:
-            yield session, heard
+        async with ChatSession(listener, home=home, **options) as session:
+            yield session, listener
     finally:
         if (pid := get_daemon_pid(home)) != before:
             await kill_daemon(pid)
 
 
 def get_daemon_pid(home: Path) -> int:
-    """The process that serves a home, or did; 0 for none."""
+    """Return the pid of the process that serves a home, or served it; 0 if there is none."""
     with suppress(OSError, ValueError):
         return int(RunFiles.for_home(home).lock_path.read_text())
     return 0
 
 
 async def kill_daemon(pid: int) -> None:
-    """Kills a daemon that is nobody's child here."""
+    """Kill a daemon that is not a child of this process."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 

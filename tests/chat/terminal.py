@@ -1,11 +1,10 @@
-"""A terminal: the `crabtalk` command in a pseudo-terminal of its own, and what a person sees of it.
+"""The `crabtalk` command in a pseudo-terminal, with an emulated screen and scrollback.
 
-    async with chatting(home, size=(80, 24)) as terminal:
-        terminal.type("hello\r")
-        await terminal.until("heard: hello")
+    async with open_chat(home, size=(80, 24)) as terminal:
+        terminal.type_keys("hello\r")
+        await terminal.wait_for_text("heard: hello")
 
-What the command writes goes to an emulated screen with its scrollback. Waits are for what can be
-seen; none of them is a sleep.
+Waits are for text on the screen; none of them is a sleep.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ from tests.model_server import ModelServer, model_server
 
 BIN = Path(sys.executable).parent
 CHAT = ForkedProgram(BIN / "crabtalk", "crabtalk.cli.main:main", "crabtalk.chat.app")
-# And what a daemon loads for its first turn.
+# With the modules a daemon imports for its first turn.
 CRABTALKD = ForkedProgram(
     *(BIN / "crabtalkd", "crabtalk.daemon.cli:main", "crabtalk.daemon.process.main_loop"),
     *(
@@ -58,25 +57,25 @@ def get_control_key(letter: str) -> str:
 
 
 def bracket_paste(text: str) -> str:
-    """As a terminal sends it that marks what is pasted."""
+    """Return the text as a terminal with bracketed paste sends it."""
     return f"\x1b[200~{text}\x1b[201~"
 
 
 class FaintTextScreen(pyte.HistoryScreen):
-    """Knows faint text too, which it keeps as if it blinked: nothing here does."""
+    """A screen that knows faint text. It is stored as blinking, which the chat never uses."""
 
     def select_graphic_rendition(self, *attrs: int) -> None:
         if not {38, 48} & {*attrs}:  # a 2 among those is part of a colour
-            attrs = tuple({2: 5, 22: 25}.get(each, each) for each in attrs)
+            attrs = tuple({2: 5, 22: 25}.get(attr, attr) for attr in attrs)
         super().select_graphic_rendition(*attrs)
 
 
 class ChatTerminal:
-    """What one sees and does at it."""
+    """A person's view of the chat: types keys, reads the screen, waits for text."""
 
     def __init__(self, master: int, process: ForkedProcess, size: tuple[int, int]):
         self.process = process
-        self.written = bytearray()  # by the command, as it came
+        self.written = bytearray()  # raw output of the command
         self.columns, self.rows = size
         self._screen = FaintTextScreen(*size, history=LINES, ratio=0.5)
         self._stream = pyte.ByteStream(self._screen)
@@ -85,14 +84,16 @@ class ChatTerminal:
         self._has_ended = False
         asyncio.get_running_loop().add_reader(master, self._read)
 
-    # ── Doing ───────────────────────────────────────────────────────────────────────────────
+    # ── Actions ─────────────────────────────────────────────────────────────────────────────
 
     def type_keys(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def resize(self, columns: int, rows: int, *, rewraps: bool = False) -> None:
-        """As a window does: the screen first, then the command is told. What is too wide for it is
-        wrapped anew where the terminal `rewraps`, and else hidden."""
+        """Resize as a window does: first the screen, then the command gets SIGWINCH.
+
+        Lines that are too wide are wrapped again if the terminal `rewraps`, and else hidden.
+        """
         screen = self._screen
         lines = [*screen.history.top, *(screen.buffer[y] for y in range(screen.lines))]
         at, x = len(screen.history.top) + screen.cursor.y, screen.cursor.x
@@ -116,21 +117,21 @@ class ChatTerminal:
         self.columns, self.rows = columns, rows
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    # ── Seeing ──────────────────────────────────────────────────────────────────────────────
+    # ── The screen ──────────────────────────────────────────────────────────────────────────
 
     @property
     def screen(self) -> list[str]:
-        """What is in view, row by row."""
+        """The rows in view."""
         return [line.rstrip() for line in self._screen.display]
 
     @property
     def scrollback(self) -> list[str]:
-        """What has left the view at the top, the oldest first."""
+        """The rows that have scrolled out of view, oldest first."""
         return [read_line_text(line, self._screen.columns) for line in self._screen.history.top]
 
     @property
     def lines(self) -> list[str]:
-        """All one can scroll to."""
+        """All rows, the scrollback and the view."""
         return self.scrollback + self.screen
 
     @property
@@ -146,23 +147,23 @@ class ChatTerminal:
         return self._screen.cursor.x, self._screen.cursor.y
 
     def get_styles(self, text: str) -> set[str]:
-        """Colours and attributes of the cells in view where a text stands."""
-        found: set[str] = set()
+        """Return colours and attributes of the cells in view that show a text."""
+        styles: set[str] = set()
         for y, line in enumerate(self._screen.display):
             for match in re.finditer(re.escape(text), line):
                 for x in range(match.start(), match.end()):
                     cell = self._screen.buffer[y][x]
-                    found |= {cell.fg} | ({"bold"} if cell.bold else set())
-        return found
+                    styles |= {cell.fg} | ({"bold"} if cell.bold else set())
+        return styles
 
     @property
     def modes(self) -> list[Any]:
-        """Whether it echoes, edits lines and so on, as programs at it have set it."""
+        """The terminal attributes (echo, line editing and so on) that programs have set."""
         return termios.tcgetattr(self._master)
 
     @property
     def cells(self) -> list[list[pyte.screens.Char]]:
-        """What is in view, with its colours."""
+        """The cells in view, with their colours."""
         return [
             [self._screen.buffer[y][x] for x in range(self._screen.columns)]
             for y in range(self._screen.lines)
@@ -171,18 +172,18 @@ class ChatTerminal:
     # ── Waiting ─────────────────────────────────────────────────────────────────────────────
 
     async def wait_for_text(self, text: str) -> None:
-        """Until it is in view, or was."""
+        """Wait until the text is in view or in the scrollback."""
         await self.wait_until(lambda: text in self.full_text, f"{text!r} to be seen")
 
     async def wait_for_view(self, text: str) -> None:
         await self.wait_until(lambda: text in self.view_text, f"{text!r} to be in view")
 
     async def wait_until_gone(self, text: str) -> None:
-        """Until it is not in view."""
+        """Wait until the text is not in view."""
         await self.wait_until(lambda: text not in self.view_text, f"{text!r} to go")
 
     async def wait_for_bytes(self, count: int) -> None:
-        """Until the command has written so many bytes in all."""
+        """Wait until the command has written `count` bytes in all."""
         await self.wait_until(lambda: len(self.written) >= count, f"{count} bytes")
 
     async def wait_until(self, claim: Callable[[], bool], what: str = "it") -> None:
@@ -198,7 +199,7 @@ class ChatTerminal:
             raise AssertionError(f"waited for {what}:\n{self.render_picture()}") from None
 
     async def wait_for_exit(self) -> int:
-        """Its exit status, once it has ended by itself."""
+        """Wait until the command ends by itself; return its exit status."""
         try:
             async with asyncio.timeout(PATIENCE):
                 status = await self.process.wait()
@@ -239,13 +240,13 @@ def read_line_text(line: Cells, width: int) -> str:
     return "".join(line[x].data for x in range(width)).rstrip()
 
 
-def rewrap_line(line: Cells, width: int, most: int) -> list[Cells]:
-    """A line, broken into as many as it takes."""
-    filled = max(len(read_line_text(line, width)), 1)
+def rewrap_line(line: Cells, width: int, max_width: int) -> list[Cells]:
+    """Break a line into as many lines as needed."""
+    length = max(len(read_line_text(line, width)), 1)
     broken: list[Cells] = []
-    for first in range(0, filled, most):
+    for first in range(0, length, max_width):
         piece: Cells = pyte.screens.StaticDefaultDict(line.default)
-        piece.update({x - first: line[x] for x in range(first, min(first + most, filled))})
+        piece.update({x - first: line[x] for x in range(first, min(first + max_width, length))})
         broken.append(piece)
     return broken
 
@@ -258,11 +259,11 @@ async def open_chat(
     cwd: Path | None = None,
     **env: str,
 ) -> AsyncIterator[ChatTerminal]:
-    """`crabtalk` at a terminal; `words` are more of its command line."""
+    """Run `crabtalk` in a terminal; `words` are added to its command line."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-    settled = dict.fromkeys(("COLORTERM", "NO_COLOR", *REWRAPPING_VARIABLES), "")
-    settled |= {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
+    clean_env = dict.fromkeys(("COLORTERM", "NO_COLOR", *REWRAPPING_VARIABLES), "")
+    clean_env |= {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
     process = CHAT.start(
         *("--home", home, *words),
         stdin=slave,
@@ -270,7 +271,7 @@ async def open_chat(
         stderr=slave,
         has_terminal=True,
         cwd=cwd,
-        env={**os.environ, **settled, **env},
+        env={**os.environ, **clean_env, **env},
     )
     os.close(slave)
     terminal = ChatTerminal(master, process, size)
@@ -281,7 +282,7 @@ async def open_chat(
 
 
 class KillableDaemon:
-    """A `crabtalkd` of the tests' own, which can be killed and started again."""
+    """A `crabtalkd` process that can be killed and started again."""
 
     model: ModelServer
 
@@ -297,7 +298,7 @@ class KillableDaemon:
         assert b"ready" in line, line
 
     async def kill(self) -> None:
-        """Without a chance to say a word."""
+        """Kill it with SIGKILL."""
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.kill()
@@ -305,15 +306,15 @@ class KillableDaemon:
 
     @property
     def holder_pid(self) -> int | None:
-        """The process that serves the home now, whoever started it."""
+        """The pid of the process that serves the home now, also one that a chat started."""
         return RunFiles.for_home(self.home).read_daemon_pid()
 
     async def kill_holder(self) -> None:
-        """One that the chat has started."""
+        """Kill the daemon that the chat has started."""
         if (process := self.holder_pid) is not None:
             os.kill(process, signal.SIGKILL)
             async with asyncio.timeout(PATIENCE):
-                while self.holder_pid is not None:  # no child of ours: it cannot be waited for
+                while self.holder_pid is not None:  # not our child, so it cannot be waited for
                     await asyncio.sleep(0.01)
 
     def client(self) -> Client:
@@ -324,16 +325,16 @@ class KillableDaemon:
 async def run_scripted_daemon(
     path: Path, *, agents: dict[str, str] | None = None
 ) -> AsyncIterator[KillableDaemon]:
-    """A daemon with a scripted model; agents are those of `served` unless told."""
+    """Run a daemon with a scripted model, and with the agents AGENTS unless given."""
     home = path / "home"
     async with model_server() as model:
         config = f'[llm]\nbase_url = "{model.url}"\nmodel = "scripted"\nmax_retries = 0\n'
         prepare_home(home, agents or AGENTS, config)
-        made = KillableDaemon(home)
-        made.model = model
-        await made.start()
+        daemon = KillableDaemon(home)
+        daemon.model = model
+        await daemon.start()
         try:
-            yield made
+            yield daemon
         finally:
-            await made.kill()
-            await made.kill_holder()
+            await daemon.kill()
+            await daemon.kill_holder()

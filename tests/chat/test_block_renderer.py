@@ -1,4 +1,4 @@
-"""How calls, thoughts, edits, notices and people's lines look."""
+"""Rendering of calls, thoughts, edits, notices and people's messages."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_a_call_is_a_line_with_its_time_and_how_it_ended() -> None:
 
 
 @pytest.mark.req("chat.show.call")
-def test_only_is_error_says_that_a_call_failed() -> None:
+def test_only_is_error_marks_a_call_as_failed() -> None:
     failed = '{"stdout": "", "stderr": "error: no", "exit_code": 1}'
     assert BLOCKS.render_call_head(make_ended_call(output=failed, command="x"), 80).startswith("✓")
     assert BLOCKS.render_call_head(
@@ -54,7 +54,7 @@ def test_only_is_error_says_that_a_call_failed() -> None:
 
 
 @pytest.mark.req("chat.show.call")
-def test_while_it_runs_a_call_has_a_spinner_a_timer_and_how_far_it_is() -> None:
+def test_a_running_call_has_a_spinner_a_timer_and_its_progress() -> None:
     call = ChatToolCall("c1", "bash", '{"command": "make"}', started=10.0)
     assert BLOCKS.render_running_call(call, 11.5, 80) == "⠴ bash(make)  1.5s"
     assert BLOCKS.render_running_call(call, 75.0, 80) == "⠋ bash(make)  1m 05s"
@@ -64,7 +64,7 @@ def test_while_it_runs_a_call_has_a_spinner_a_timer_and_how_far_it_is() -> None:
 
 @pytest.mark.req("chat.show.narrow")
 @pytest.mark.parametrize("width", [80, 40, 20, 10])
-def test_a_line_is_cut_to_the_terminal_and_its_time_is_still_seen(width: int) -> None:
+def test_a_line_is_cut_to_the_terminal_and_keeps_its_time(width: int) -> None:
     call = make_ended_call(command="find / -name '*.py' -exec grep -l " + "日本 " * 50)
     line = BLOCKS.render_call_head(call, width)
     assert line.endswith("…  3.2s")
@@ -72,7 +72,7 @@ def test_a_line_is_cut_to_the_terminal_and_its_time_is_still_seen(width: int) ->
 
 
 @pytest.mark.req("chat.show.output")
-def test_of_an_output_the_first_lines_are_shown_and_how_many_there_are() -> None:
+def test_the_first_lines_of_an_output_are_shown_with_the_number_of_hidden_ones() -> None:
     output = "\n\n".join(f"line {n}" for n in range(1, 126))
     assert BLOCKS.render_ended_call(make_ended_call("read", output, path="a"), 80)[1:] == [
         *(f"  line {n}" for n in range(1, 6)),
@@ -93,7 +93,7 @@ def test_of_an_output_the_first_lines_are_shown_and_how_many_there_are() -> None
 
 
 @pytest.mark.req("chat.show.output")
-def test_all_of_an_output_can_be_seen() -> None:
+def test_a_whole_output_can_be_shown() -> None:
     output = "\n".join(f"line {n} " + "x" * 100 for n in range(50))
     lines = BLOCKS.render_full_call(make_ended_call("read", output, path="a"), 40)
     assert measure_widest(lines) <= 40
@@ -102,7 +102,7 @@ def test_all_of_an_output_can_be_seen() -> None:
 
 
 @pytest.mark.req("chat.show.hostile")
-def test_binary_junk_is_shown_as_what_it_is() -> None:
+def test_binary_output_is_escaped_and_fits() -> None:
     junk = bytes(range(256)).decode("latin-1") * 40 + "\n" + "\u202e" * 500
     for lines in (
         BLOCKS.render_ended_call(make_ended_call("read", junk, path=junk[:90]), 40),
@@ -120,7 +120,7 @@ def test_binary_junk_is_shown_as_what_it_is() -> None:
 
 
 @pytest.mark.req("chat.show.edit")
-def test_an_edit_is_shown_as_what_it_changes() -> None:
+def test_an_edit_is_shown_as_a_diff() -> None:
     call = make_ended_call(
         "edit",
         "ok",
@@ -142,7 +142,7 @@ def test_an_edit_is_shown_as_what_it_changes() -> None:
 
 
 @pytest.mark.req("chat.show.edit")
-def test_a_long_edit_is_cut_short_and_seen_whole_when_asked_for() -> None:
+def test_a_long_edit_is_cut_and_can_be_shown_whole() -> None:
     old = "\n".join(f"old {n}" for n in range(1000))
     call = make_ended_call("edit", "ok", path="a", old_string=old, new_string="new")
     assert len(BLOCKS.render_ended_call(call, 80)) == 1 + MAX_CHANGED_LINES + 1
@@ -152,7 +152,7 @@ def test_a_long_edit_is_cut_short_and_seen_whole_when_asked_for() -> None:
 
 
 @pytest.mark.req("chat.show.edit")
-def test_an_edit_that_failed_says_why_and_shows_no_change() -> None:
+def test_a_failed_edit_shows_its_error_and_no_diff() -> None:
     call = make_ended_call(
         "edit", "no such text", is_error=True, path="a", old_string="a", new_string="b"
     )
@@ -162,7 +162,7 @@ def test_an_edit_that_failed_says_why_and_shows_no_change() -> None:
 
 
 @pytest.mark.req("chat.show.ask")
-def test_a_question_stands_with_its_answer() -> None:
+def test_a_question_is_shown_with_its_answer() -> None:
     call = make_ended_call(
         "ask_user",
         '{"Which colour?": "blue"}',
@@ -176,7 +176,7 @@ def test_a_question_stands_with_its_answer() -> None:
 
 
 @pytest.mark.req("chat.show.thinking")
-def test_thinking_is_a_dim_line_and_the_last_of_it_while_it_lasts() -> None:
+def test_thinking_is_a_dim_line_with_the_end_of_the_thought() -> None:
     text = "First this. " * 50 + "Then I look."
     lines = BLOCKS.render_thinking(text, 4.0, 0.0, 40)
     assert lines[0] == "⠋ thinking  4.0s"
@@ -190,7 +190,7 @@ def test_thinking_is_a_dim_line_and_the_last_of_it_while_it_lasts() -> None:
     assert "".join("".join(BLOCKS.render_full_thought(text, 40)).split()) == "".join(text.split())
 
 
-def test_what_people_say_has_their_mark_and_is_wrapped_as_it_was_written() -> None:
+def test_peoples_messages_have_a_mark_and_keep_their_lines() -> None:
     assert BLOCKS.render_message("one\n  two", 80) == ["❯ one", "    two"]
     assert BLOCKS.render_message("abcdef", 5) == ["❯ abc", "  def"]
     assert BLOCKS.render_message("", 80) == ["❯ "]
@@ -200,21 +200,21 @@ def test_what_people_say_has_their_mark_and_is_wrapped_as_it_was_written() -> No
 
 
 @pytest.mark.req("chat.show.guest")
-def test_a_guest_is_named_in_its_own_colour() -> None:
+def test_a_guests_name_has_its_own_colour() -> None:
     assert strip_escapes([COLOURED.render_name("twin")]) == ["twin"]
     assert Theme().get_guest_colour("twin") in COLOURED.render_name("twin")
     assert BLOCKS.render_message("and you?", 80, guest="twin") == ["❯ @twin and you?"]
     assert BLOCKS.render_message("@twin and you?", 80, guest="twin") == ["❯ @twin and you?"]
 
 
-def test_a_notice_is_known_by_its_mark_and_colour() -> None:
+def test_notices_differ_by_mark_and_colour() -> None:
     assert BLOCKS.render_notice("the daemon is back", "info", 80) == ["· the daemon is back"]
     assert BLOCKS.render_notice("no such agent", "error", 80) == ["✗ no such agent"]
     assert COLOURED.render_notice("no", "error", 80) == [f"\x1b[{STYLES.failed}m✗ no\x1b[0m"]
     assert BLOCKS.render_notice("one two three", "info", 9) == ["· one two", "  three"]
 
 
-def test_times_are_as_exact_as_they_are_read() -> None:
+def test_durations_are_rounded_by_their_size() -> None:
     seconds = (0.0, 0.009, 0.0994, 0.0996, 3.21, 9.94, 9.96, 59.4, 59.6, 125.0, 3725.0, -1.0)
     assert [format_duration(s) for s in seconds] == [
         *("0.0s", "9ms", "99ms", "0.1s", "3.2s", "9.9s"),

@@ -1,4 +1,4 @@
-"""The pictures in the pages are those the demo takes."""
+"""The pictures in the docs are those the demo produces."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from docs.chat_demo import IMAGES, play_demo
 
 
 @pytest.mark.req("chat.demo")
-async def test_the_pictures_show_the_chat_as_it_is(tmp_path: Path) -> None:
+async def test_the_pictures_in_the_docs_show_the_current_chat(tmp_path: Path) -> None:
     await play_demo(tmp_path / "images")
-    taken = {path.name: path.read_text() for path in (tmp_path / "images").iterdir()}
-    kept = {path.name: path.read_text() for path in IMAGES.glob("*.svg")}
-    assert set(taken) == {"chat.svg", "question.svg", "agents.svg"}
-    stale = [name for name, picture in taken.items() if kept.get(name) != picture]
+    pictures = {path.name: path.read_text() for path in (tmp_path / "images").iterdir()}
+    stored = {path.name: path.read_text() for path in IMAGES.glob("*.svg")}
+    assert set(pictures) == {"chat.svg", "question.svg", "agents.svg"}
+    stale = [name for name, picture in pictures.items() if stored.get(name) != picture]
     assert not stale, f"{stale} are not as the chat is; `python -m docs.chat_demo` takes them anew"

@@ -1,4 +1,4 @@
-"""Code in colours."""
+"""Syntax highlighting of code, line by line."""
 
 import subprocess
 import sys
@@ -10,8 +10,8 @@ from crabtalk.chat.code_highlighting import CodeHighlighter
 from crabtalk.chat.line_wrapping import Span
 from crabtalk.chat.theme import PLAIN_THEME, Theme
 
-LOOK = Theme()
-STYLES = LOOK.styles
+THEME = Theme()
+STYLES = THEME.styles
 ODD = (
     '/* x "a',
     "'b' <a href=\"c\">{{ d }}</a>",
@@ -25,7 +25,7 @@ ODD = (
 
 
 def highlight_lines(language: str, *lines: str) -> list[list[Span]]:
-    highlight = CodeHighlighter(LOOK, language)
+    highlight = CodeHighlighter(THEME, language)
     return [highlight.highlight_line(line) for line in lines]
 
 
@@ -54,7 +54,7 @@ def test_keywords_strings_numbers_comments_and_names_differ() -> None:
 
 
 @pytest.mark.req("chat.show.code")
-def test_what_goes_on_over_lines_is_known_on_the_next() -> None:
+def test_strings_and_comments_can_span_lines() -> None:
     _, inside, after = highlight_lines("python", 'x = """a', "def b", '""" + 1')
     assert inside == [("def b", STYLES.literal)]
     assert ("1", STYLES.number) in after
@@ -65,33 +65,33 @@ def test_what_goes_on_over_lines_is_known_on_the_next() -> None:
         assert collect_comments(last) == "2 */", language
 
 
-def test_the_signs_of_a_comment_in_a_string_begin_none() -> None:
+def test_comment_marks_in_a_string_begin_no_comment() -> None:
     for language in ("js", "rust", "c", "java"):
         _, after = highlight_lines(language, 'x = "/*";', "return 1")
         assert ("return", STYLES.keyword) in after, language
 
 
-def test_a_line_that_is_not_complete_leaves_no_trace() -> None:
-    highlight = CodeHighlighter(LOOK, "python")
+def test_previewing_an_incomplete_line_changes_no_state() -> None:
+    highlight = CodeHighlighter(THEME, "python")
     highlight.preview_line('"""open')
     assert highlight.highlight_line("def")[0] == ("def", STYLES.keyword)
 
 
-def test_a_language_nobody_knows_and_a_chat_without_colour_leave_code_as_it_is() -> None:
+def test_unknown_languages_and_chats_without_colour_leave_code_unchanged() -> None:
     assert highlight_lines("nosuch", "def x")[0] == [("def x", "")]
     assert CodeHighlighter(PLAIN_THEME, "python").highlight_line("def x") == [("def x", "")]
 
 
 @pytest.mark.req("chat.show.code")
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
-def test_no_language_there_is_loses_a_character(every: int) -> None:
+def test_no_lexer_loses_a_character(every: int) -> None:
     for _, aliases, _, _ in list(get_all_lexers())[::every]:
-        highlight = CodeHighlighter(LOOK, aliases[0]) if aliases else CodeHighlighter(LOOK, "")
+        highlight = CodeHighlighter(THEME, aliases[0]) if aliases else CodeHighlighter(THEME, "")
         for line in ODD:
             assert "".join(text for text, _ in highlight.highlight_line(line)) == line, aliases
 
 
-def test_what_was_warmed_is_loaded() -> None:
+def test_preloading_imports_the_lexers() -> None:
     script = (
         "import sys; from crabtalk.chat.code_highlighting import preload_lexers; "
         "assert 'pygments' not in sys.modules; preload_lexers(); "

@@ -26,13 +26,15 @@ from tests.daemon.in_process_daemon import script_tool_calls, wait_with_timeout
 
 pytestmark = pytest.mark.timeout(120)
 
-KNOWN = NameCatalogue(agents=(NameEntry("crab"), NameEntry("twin")), skills=(NameEntry("tides"),))
+CATALOGUE = NameCatalogue(
+    agents=(NameEntry("crab"), NameEntry("twin")), skills=(NameEntry("tides"),)
+)
 
 
 async def run_typed(session: ChatSession, text: str) -> CommandReply:
-    called = parse_input(text, session.catalogue)
-    assert isinstance(called, CommandCall), called
-    return await wait_with_timeout(run_command(called, session))
+    call = parse_input(text, session.catalogue)
+    assert isinstance(call, CommandCall), call
+    return await wait_with_timeout(run_command(call, session))
 
 
 async def get_error_notice(session: ChatSession, text: str) -> str:
@@ -41,7 +43,7 @@ async def get_error_notice(session: ChatSession, text: str) -> str:
     return reply.notice
 
 
-# ── Reading ────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("chat.commands.read")
@@ -55,7 +57,7 @@ async def get_error_notice(session: ChatSession, text: str) -> str:
     ],
 )
 def test_a_command_is_its_name_and_the_rest(text: str, name: str, rest: str) -> None:
-    assert parse_input(text, KNOWN) == CommandCall(COMMANDS[name], rest)
+    assert parse_input(text, CATALOGUE) == CommandCall(COMMANDS[name], rest)
 
 
 @pytest.mark.req("chat.commands.else")
@@ -67,16 +69,18 @@ def test_a_command_is_its_name_and_the_rest(text: str, name: str, rest: str) -> 
     ],
 )
 def test_anything_else_goes_to_the_agent_as_it_is(text: str) -> None:
-    assert parse_input(text, KNOWN) == QueuedTurn(text)
+    assert parse_input(text, CATALOGUE) == QueuedTurn(text)
 
 
 @pytest.mark.req("chat.turn.guest")
-def test_an_agent_that_is_named_first_answers_as_a_guest() -> None:
-    assert parse_input("@twin do you\nagree?", KNOWN) == QueuedTurn("do you\nagree?", guest="twin")
+def test_an_at_sign_and_name_invite_a_guest() -> None:
+    assert parse_input("@twin do you\nagree?", CATALOGUE) == QueuedTurn(
+        "do you\nagree?", guest="twin"
+    )
 
 
 @pytest.mark.req("chat.commands.help")
-def test_every_command_does_something_and_is_in_the_help() -> None:
+def test_every_command_has_a_handler_and_is_in_the_help() -> None:
     assert HANDLERS.keys() == COMMANDS.keys()
     page = reply_markdown.format_help({})
     for command in COMMANDS.values():
@@ -88,8 +92,8 @@ def test_every_command_does_something_and_is_in_the_help() -> None:
 
 
 @pytest.mark.req("chat.commands.agents")
-async def test_agents_are_listed_and_the_chat_goes_to_another(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+async def test_agents_are_listed_and_the_chat_switches_to_another(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         await wait_with_timeout(session.run_turn("hello"))
         listed = (await run_typed(session, "/agents")).markdown
         assert "**crab**" in listed
@@ -110,22 +114,22 @@ async def test_agents_are_listed_and_the_chat_goes_to_another(tmp_path: Path) ->
 
 
 @pytest.mark.req("chat.commands.busy")
-async def test_a_turn_that_runs_is_not_left_behind_or_folded(tmp_path: Path) -> None:
+async def test_a_running_turn_blocks_switching_and_compaction(tmp_path: Path) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as running,
-        open_session(running.home) as (session, heard),
+        run_scripted_daemon(tmp_path) as daemon,
+        open_session(daemon.home) as (session, listener),
     ):
-        saying = start_task(session.run_turn("!say so\n!hang"))
-        await heard.wait_until(lambda: heard.text == "so")
+        turn_task = start_task(session.run_turn("!say so\n!hang"))
+        await listener.wait_until(lambda: listener.text == "so")
         for text in ("/agent twin", "/compact", "/new"):
             assert await get_error_notice(session, text) == "a turn runs; stop it first, with Esc"
         await session.stop()
-        await wait_with_timeout(saying)
+        await wait_with_timeout(turn_task)
 
 
 @pytest.mark.req("chat.commands.guest")
 async def test_guest_becomes_a_turn_of_the_other_agent(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         reply = await run_typed(session, "/guest twin what do you make of it?")
         assert reply == CommandReply(turn=QueuedTurn("what do you make of it?", guest="twin"))
         assert await get_error_notice(session, "/guest owl hello") == (
@@ -135,29 +139,29 @@ async def test_guest_becomes_a_turn_of_the_other_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("chat.commands.title")
-async def test_the_title_is_shown_and_given(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+async def test_the_title_is_shown_and_set(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         assert "no title yet" in (await run_typed(session, "/title")).notice
         assert "no conversation" in await get_error_notice(session, "/title High water")
         await wait_with_timeout(
             session.run_turn(script_tool_calls([("set_title", {"title": "Tides"})]))
         )
         assert (await run_typed(session, "/title")).notice == "Tides"
-        asked = running.model.request_count
+        asked = daemon.model.request_count
         assert (await run_typed(session, "/title High\nwater")).notice == "it is called High water"
         assert (await run_typed(session, "/title")).notice == "High water"
-        assert running.model.request_count == asked
+        assert daemon.model.request_count == asked
 
 
 @pytest.mark.req("chat.commands.quit")
 async def test_quit_leaves(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         assert await run_typed(session, "/quit") == CommandReply(leaves_chat=True)
 
 
 @pytest.mark.req("chat.commands.help")
-async def test_help_has_all_or_one(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+async def test_help_shows_all_commands_or_one(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         page = (await run_typed(session, "/help")).markdown
         assert "| `/export [FILE]` | write this" in page
         assert "| Ctrl+D | leave" in page
@@ -165,13 +169,13 @@ async def test_help_has_all_or_one(tmp_path: Path) -> None:
         assert "there is no command /sing" in await get_error_notice(session, "/help sing")
 
 
-# ── What was said ──────────────────────────────────────────────────────────────────────────────
+# ── History ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("chat.commands.compact")
 async def test_compact_shows_the_summary_and_archives_lists_it(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
-        running.model.summary = "They talked. More was said."
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
+        daemon.model.summary = "They talked. More was said."
         assert "nothing was folded yet" in (await run_typed(session, "/archives")).notice
         await wait_with_timeout(session.run_turn("hello"))
         assert (await run_typed(session, "/compact")).markdown == "They talked. More was said."
@@ -188,30 +192,30 @@ async def test_compact_shows_the_summary_and_archives_lists_it(tmp_path: Path) -
 
 @pytest.mark.req("chat.commands.compact")
 async def test_a_compaction_can_be_stopped(tmp_path: Path) -> None:
-    """Whoever summarises is told who the agent is, and this one's prompt makes a model hang."""
+    """A summary request contains the agent's prompt, and this prompt makes the model hang."""
     agents = {"crab": 'prompt = """You are crab.\n!hang"""\n'}
     async with (
-        run_scripted_daemon(tmp_path, agents=agents) as running,
-        open_session(running.home) as (session, heard),
+        run_scripted_daemon(tmp_path, agents=agents) as daemon,
+        open_session(daemon.home) as (session, listener),
     ):
         await wait_with_timeout(session.run_turn("hello"))
         compacting = start_task(run_typed(session, "/compact"))
-        await running.model.until_asked(2)
+        await daemon.model.until_asked(2)
         assert session.state == "compacting"
         await session.stop()
         reply = await wait_with_timeout(compacting)
         assert "nothing changed" in reply.notice
-        await heard.wait_until(lambda: not session.is_busy)
+        await listener.wait_until(lambda: not session.is_busy)
 
 
 @pytest.mark.req("chat.commands.compact")
-async def test_what_is_too_long_to_be_folded_can_be_begun_afresh(tmp_path: Path) -> None:
-    """Whoever summarises is told who the agent is, and this one's prompt makes a model refuse."""
+async def test_a_conversation_too_long_to_compact_can_be_restarted(tmp_path: Path) -> None:
+    """A summary request contains the agent's prompt, and this prompt makes the model refuse."""
     refusing = "!status 400 request exceeds the available context size"
     agents = {"crab": f'prompt = """You are crab.\n{refusing}"""\n'}
     async with (
-        run_scripted_daemon(tmp_path, agents=agents) as running,
-        open_session(running.home) as (session, _),
+        run_scripted_daemon(tmp_path, agents=agents) as daemon,
+        open_session(daemon.home) as (session, _),
     ):
         await wait_with_timeout(session.run_turn("hello"))
         sentence = await get_error_notice(session, "/compact")
@@ -221,15 +225,15 @@ async def test_what_is_too_long_to_be_folded_can_be_begun_afresh(tmp_path: Path)
 
 
 @pytest.mark.req("chat.commands.new")
-async def test_new_begins_afresh_and_what_was_said_is_found(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+async def test_new_starts_afresh_and_earlier_messages_are_still_found(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         assert "nothing was said yet" in (await run_typed(session, "/new")).notice
         await wait_with_timeout(session.run_turn("the lighthouse blinks"))
         assert "a new beginning" in (await run_typed(session, "/new")).notice
-        asked = running.model.request_count
+        asked = daemon.model.request_count
         await wait_with_timeout(session.run_turn("and now?"))
-        assert running.model.request_count == asked + 1
-        shown = [message["content"] for message in running.model.requests[-1]["messages"]]
+        assert daemon.model.request_count == asked + 1
+        shown = [message["content"] for message in daemon.model.requests[-1]["messages"]]
         assert not any("lighthouse" in text for text in shown)
         assert "lighthouse" in (await run_typed(session, "/search lighthouse")).markdown
         assert (
@@ -238,8 +242,8 @@ async def test_new_begins_afresh_and_what_was_said_is_found(tmp_path: Path) -> N
 
 
 @pytest.mark.req("chat.commands.search")
-async def test_search_marks_what_was_found_in_any_conversation(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+async def test_search_finds_messages_in_any_conversation(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         await session.client.send("twin", "!say blinks *twice*", sender="bo")
         found = (await run_typed(session, "/search blinks")).markdown
         assert "**untitled** · twin with bo · 20" in found
@@ -249,8 +253,8 @@ async def test_search_marks_what_was_found_in_any_conversation(tmp_path: Path) -
 
 
 @pytest.mark.req("chat.commands.history")
-async def test_history_is_what_was_said_last(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+async def test_history_shows_the_last_messages(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         assert (await run_typed(session, "/history")).notice == "nothing was said yet"
         for word in ("one", "two"):
             await wait_with_timeout(session.run_turn(word))
@@ -262,12 +266,12 @@ async def test_history_is_what_was_said_last(tmp_path: Path) -> None:
 
 @pytest.mark.req("chat.commands.export")
 @pytest.mark.parametrize("form", ["md", "json", "html"])
-async def test_export_writes_a_file_and_never_over_one(
+async def test_export_writes_a_file_and_never_overwrites_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         await wait_with_timeout(session.run_turn("hello"))
         reply = await run_typed(session, f"/export talk.{form}")
         assert reply.notice == f"2 messages written to talk.{form}"
@@ -280,14 +284,14 @@ async def test_export_writes_a_file_and_never_over_one(
 
 
 @pytest.mark.req("chat.commands.export")
-async def test_export_names_a_file_itself_and_says_what_it_cannot_do(
+async def test_export_chooses_a_file_name_and_reports_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path / "out")
     async with (
-        run_scripted_daemon(tmp_path) as running,
-        open_session(running.home, sender="a/b c") as (session, _),
+        run_scripted_daemon(tmp_path) as daemon,
+        open_session(daemon.home, sender="a/b c") as (session, _),
     ):
         await wait_with_timeout(session.run_turn("hello"))
         await run_typed(session, "/export")
@@ -295,21 +299,19 @@ async def test_export_names_a_file_itself_and_says_what_it_cannot_do(
         assert made.name.startswith("crab-a-b-c-20")
         assert made.suffix == ".md"
         assert ".md, .json, .html" in await get_error_notice(session, "/export talk.pdf")
-        assert "nobody's directory" in await get_error_notice(
-            session, "/export ~nosuchuser/talk.md"
-        )
+        assert "unknown user" in await get_error_notice(session, "/export ~nosuchuser/talk.md")
         sentence = await get_error_notice(session, "/export nosuch/talk.md")
         assert sentence.startswith("nosuch/talk.md cannot be written: No such file or directory; ")
         assert list((tmp_path / "out").iterdir()) == [made]
 
 
-# ── What there is ──────────────────────────────────────────────────────────────────────────────
+# ── Memory, models, servers and costs ──────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("chat.commands.memory")
 async def test_memory_is_listed_and_searched(tmp_path: Path) -> None:
     note = {"name": "tides", "content": "High water at noon."}
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         assert (await run_typed(session, "/memory")).notice == "crab remembers nothing yet"
         await wait_with_timeout(session.run_turn(script_tool_calls([("remember", note)])))
         assert "tides | High water at noon" in (await run_typed(session, "/memory")).markdown
@@ -318,11 +320,11 @@ async def test_memory_is_listed_and_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("chat.commands.skills")
-async def test_skills_are_listed_and_said_to_the_agent(tmp_path: Path) -> None:
+async def test_skills_are_listed_and_sent_to_the_agent(tmp_path: Path) -> None:
     skill = tmp_path / "home" / "skills" / "tides" / "SKILL.md"
     async with (
-        run_scripted_daemon(tmp_path) as running,
-        open_session(running.home) as (session, heard),
+        run_scripted_daemon(tmp_path) as daemon,
+        open_session(daemon.home) as (session, listener),
     ):
         assert "There are no skills" in (await run_typed(session, "/skills")).markdown
         skill.parent.mkdir(parents=True)
@@ -331,18 +333,18 @@ async def test_skills_are_listed_and_said_to_the_agent(tmp_path: Path) -> None:
         assert "`/tides`" in (await run_typed(session, "/skills")).markdown
         assert parse_input("/tides for June", session.catalogue) == QueuedTurn("/tides for June")
         await wait_with_timeout(session.run_turn("/tides for June"))
-        assert heard.text == "high"
+        assert listener.text == "high"
 
 
 @pytest.mark.req("chat.commands.model")
 async def test_a_model_is_made_the_active_one(tmp_path: Path) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as running,
-        open_session(running.home) as (session, heard),
+        run_scripted_daemon(tmp_path) as daemon,
+        open_session(daemon.home) as (session, listener),
     ):
-        await heard.wait_until(lambda: session.model == "scripted")
-        running.model.models.append("other")
-        (tmp_path / "home" / "config.toml").write_text(f'[llm]\nbase_url = "{running.model.url}"\n')
+        await listener.wait_until(lambda: session.model == "scripted")
+        daemon.model.models.append("other")
+        (tmp_path / "home" / "config.toml").write_text(f'[llm]\nbase_url = "{daemon.model.url}"\n')
         await session.client.reload()
         assert "| **scripted** | active |" in (await run_typed(session, "/model")).markdown
         assert (await run_typed(session, "/model other")).notice.startswith(
@@ -356,23 +358,23 @@ async def test_a_model_is_made_the_active_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("chat.commands.model")
-async def test_an_agent_with_a_model_of_its_own_is_not_said_to_change(tmp_path: Path) -> None:
+async def test_the_model_of_an_agent_with_its_own_is_not_changed(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "You are crab."\nmodel = "scripted"\n'}
     async with (
-        run_scripted_daemon(tmp_path, agents=agents) as running,
-        open_session(running.home) as (session, _),
+        run_scripted_daemon(tmp_path, agents=agents) as daemon,
+        open_session(daemon.home) as (session, _),
     ):
         sentence = await get_error_notice(session, "/model scripted")
         assert sentence.startswith("crab has a model of its own, scripted")
 
 
 @pytest.mark.req("chat.commands.mcp")
-async def test_mcp_servers_are_shown_with_what_is_wrong(tmp_path: Path) -> None:
+async def test_mcp_servers_are_shown_with_their_errors(tmp_path: Path) -> None:
     broken = 'prompt = "You are crab."\n[[mcps]]\nname = "sea"\ncommand = "/no/such/program"\n'
     agents = {"crab": broken, "twin": 'prompt = "You are twin."\n'}
     async with (
-        run_scripted_daemon(tmp_path, agents=agents) as running,
-        open_session(running.home) as (session, _),
+        run_scripted_daemon(tmp_path, agents=agents) as daemon,
+        open_session(daemon.home) as (session, _),
     ):
         async with aclosing(session.client.subscribe_mcp_events()) as feed:
             async for event in feed:
@@ -386,8 +388,8 @@ async def test_mcp_servers_are_shown_with_what_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("chat.commands.events")
-async def test_events_are_what_happened_lately_and_what_sets_agents_off(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as running, open_session(running.home) as (session, _):
+async def test_events_shows_recent_events_and_subscriptions(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_session(daemon.home) as (session, _):
         assert "Nothing happened" in (await run_typed(session, "/events")).markdown
         await session.client.subscribe_event("agent:twin:done", "crab")
         await session.client.send("twin", "!say hi", sender="bo")
@@ -398,17 +400,17 @@ async def test_events_are_what_happened_lately_and_what_sets_agents_off(tmp_path
 
 
 async def wait_for_agent_event(session: ChatSession, agent: str) -> None:
-    """Waits for what the feed brings, which no listener is told of."""
+    """Wait for an event of the agent. Listeners do not get it, so this polls."""
     while not any(f" {agent} with " in line for line in session.recent_events):
         await session.client.ping()
 
 
 @pytest.mark.req("chat.commands.cost")
-async def test_cost_counts_tokens_and_money_where_prices_are_known(tmp_path: Path) -> None:
+async def test_cost_counts_tokens_and_money(tmp_path: Path) -> None:
     prices = Spending({"scripted": Price(2.0, 10.0)})
     async with (
-        run_scripted_daemon(tmp_path) as running,
-        open_session(running.home, spending=prices) as (session, _),
+        run_scripted_daemon(tmp_path) as daemon,
+        open_session(daemon.home, spending=prices) as (session, _),
     ):
         assert "Nothing was spent" in (await run_typed(session, "/cost")).markdown
         await wait_with_timeout(session.run_turn("!say so\n!usage 1000000 100000"))
@@ -419,27 +421,27 @@ async def test_cost_counts_tokens_and_money_where_prices_are_known(tmp_path: Pat
 
 
 @pytest.mark.req("chat.commands.cost")
-async def test_what_delegated_tasks_spend_is_counted(tmp_path: Path) -> None:
+async def test_tokens_of_delegated_tasks_are_counted(tmp_path: Path) -> None:
     task = {"agent": "twin", "message": "!say so\n!usage 300 20"}
     script = script_tool_calls([("delegate", {"tasks": [task]})])
     async with (
-        run_scripted_daemon(tmp_path) as running,
-        open_session(running.home) as (session, heard),
+        run_scripted_daemon(tmp_path) as daemon,
+        open_session(daemon.home) as (session, listener),
     ):
         await wait_with_timeout(session.run_turn(f"!usage 5 5\n{script}\n!usage 5 5"))
-        await heard.wait_until(lambda: session.spending.total.input_tokens >= 310)
+        await listener.wait_until(lambda: session.spending.total.input_tokens >= 310)
         assert session.spending.total.output_tokens == 30
         assert session.spending.total.turns == 1
 
 
 @pytest.mark.req("chat.commands.away")
-async def test_a_command_without_a_daemon_is_a_sentence(tmp_path: Path) -> None:
+async def test_a_command_without_a_daemon_reports_one_error(tmp_path: Path) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as running,
-        open_session(running.home, start=False) as (session, heard),
+        run_scripted_daemon(tmp_path) as daemon,
+        open_session(daemon.home, start=False) as (session, listener),
     ):
-        await running.kill()
-        await heard.wait_until(lambda: session.state == "away")
+        await daemon.kill()
+        await listener.wait_until(lambda: session.state == "away")
         for text in ("/agents", "/memory", "/compact", "/export x.md", "/search x", "/model"):
             assert "daemon" in await get_error_notice(session, text)
         assert not (Path.cwd() / "x.md").exists()
@@ -447,7 +449,7 @@ async def test_a_command_without_a_daemon_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("chat.commands.safe")
-def test_what_agents_and_strangers_wrote_is_no_markup_and_steers_nothing() -> None:
+def test_names_and_texts_are_escaped_in_replies() -> None:
     hostile = "a\x1b[2J|b`c*d_e\n# f <g> [h](i) \u202e"
     hit = wire.SessionHit(agent="a", sender=hostile, title=hostile, message_id=1)
     hit.window.add(message_id=1, role="user", snippet=hostile)

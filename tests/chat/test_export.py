@@ -1,4 +1,4 @@
-"""A conversation as a file: whole, in order, and harmless."""
+"""Exports of a conversation are complete, in order, and contain no active markup."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def export_sample(
 
 
 @pytest.mark.req("chat.export.md")
-def test_markdown_has_who_said_what_and_what_tools_did() -> None:
+def test_markdown_has_speakers_messages_and_tool_calls() -> None:
     text = export_sample("md", title="Tides")
     assert text.startswith("# Tides\n\ncrab with user\n\n## user · 2026-11-01 ")
     assert "\n\nWhat is **here**?\n" in text
@@ -50,7 +50,7 @@ def test_markdown_has_who_said_what_and_what_tools_did() -> None:
 
 
 @pytest.mark.req("chat.export.json")
-def test_json_is_one_document_with_everything_in_it() -> None:
+def test_json_is_one_complete_document() -> None:
     document = json.loads(export_sample("json", title="Tides"))
     assert document["title"] == "Tides"
     assert (document["agent"], document["sender"]) == ("crab", "user")
@@ -74,7 +74,7 @@ def test_json_is_one_document_with_everything_in_it() -> None:
 
 
 class TagCollector(HTMLParser):
-    """What a browser makes of a page: its elements, and the text between them."""
+    """The elements, attributes and texts that a browser finds in a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -92,18 +92,18 @@ class TagCollector(HTMLParser):
         self.text.append(data)
 
 
-OURS = {
+ALLOWED_TAGS = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "main", "article"),
     *("pre", "details", "summary"),
 }
 
 
 @pytest.mark.req("chat.export.html")
-def test_html_needs_nothing_else() -> None:
+def test_html_is_self_contained() -> None:
     page = export_sample("html", title="Tides")
     assert page.startswith("<!doctype html>")
     tags = TagCollector(page)
-    assert tags.names == OURS
+    assert tags.names == ALLOWED_TAGS
     assert tags.attributes == {"charset", "name", "content", "class"}
     text = "".join(tags.text)
     for part in ("Tides", "What is **here**?", "First look,", '{"command": "ls"}', "twin"):
@@ -116,28 +116,28 @@ HOSTILE = "</pre></style><script>alert(1)</script>\x1b[2J\u202e`````"
 
 @pytest.mark.req("chat.export.safe")
 @given(st.lists(st.text() | st.just(HOSTILE), min_size=6, max_size=6))
-def test_nothing_that_was_said_becomes_markup(texts: list[str]) -> None:
-    said, thought, name, arguments, guest, title = (
+def test_no_message_becomes_markup(texts: list[str]) -> None:
+    content, reasoning, name, arguments, guest, title = (
         text.encode(errors="replace").decode() for text in texts
     )
     message = wire.ConversationMessage(
         role="assistant",
-        content=said,
-        reasoning=thought,
+        content=content,
+        reasoning=reasoning,
         agent=guest,
         tool_calls=[wire.ToolCallInfo(name=name, arguments=arguments)],
     )
-    assert TagCollector(export_sample("html", [message], title)).names <= OURS
-    for form in FORMATS.values():
-        assert not re.search("[\x1b\x9b\u202e]", export_sample(form, [message], title))
+    assert TagCollector(export_sample("html", [message], title)).names <= ALLOWED_TAGS
+    for file_format in FORMATS.values():
+        assert not re.search("[\x1b\x9b\u202e]", export_sample(file_format, [message], title))
     document = json.loads(export_sample("json", [message], title))
-    assert document["messages"][0]["content"] == said
+    assert document["messages"][0]["content"] == content
     assert document["title"] == title
 
 
 @pytest.mark.req("chat.export.safe")
 @given(st.text(alphabet="`~ab\n ", max_size=40))
-def test_a_fence_is_never_ended_by_what_it_holds(output: str) -> None:
+def test_a_fence_is_never_closed_by_its_content(output: str) -> None:
     message = wire.ConversationMessage(role="tool", content=f"x{output}")
     lines = export_sample("md", [message]).splitlines()
     fences = [n for n, line in enumerate(lines) if re.fullmatch(r"`{3,}", line)]
@@ -147,7 +147,7 @@ def test_a_fence_is_never_ended_by_what_it_holds(output: str) -> None:
 
 @pytest.mark.req("chat.export.pages")
 @pytest.mark.parametrize("form", FORMATS.values())
-def test_page_by_page_it_is_the_same_file(form: ExportFormat) -> None:
+def test_exporting_page_by_page_gives_the_same_file(form: ExportFormat) -> None:
     pieces = create_exporter(form, agent="crab", sender="user")
     text = pieces.begin()
     for message in MESSAGES:
@@ -156,5 +156,5 @@ def test_page_by_page_it_is_the_same_file(form: ExportFormat) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS.values())
-def test_a_conversation_without_messages_is_a_file_all_the_same(form: ExportFormat) -> None:
+def test_an_empty_conversation_can_be_exported(form: ExportFormat) -> None:
     assert "crab" in export_sample(form, [])

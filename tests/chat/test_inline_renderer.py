@@ -1,4 +1,4 @@
-"""Emphasis, code, links and all that stands inside a paragraph."""
+"""Emphasis, code, links and other inline Markdown."""
 
 import pytest
 from hypothesis import given
@@ -10,15 +10,15 @@ from crabtalk.chat.inline_renderer import InlineRenderer, render_inline
 from crabtalk.chat.line_wrapping import Span
 from crabtalk.chat.theme import PLAIN_THEME, Theme
 
-LOOK = Theme()
-STYLES = LOOK.styles
+THEME = Theme()
+STYLES = THEME.styles
 MARKS = ["*", "**", "***", "_", "`", "``", "~~", "[", "](", "](u)", ")", "(", "!", "\\", "&amp;"]
 TEXTS = st.lists(
     st.sampled_from([*MARKS, "<", "<br>", "&", "http", "s", "://", "h", "https://x.y", "\n", " "])
     | st.sampled_from(["  \n", "a", "b c", "é", "日本", ".", "x_y"]),
     max_size=16,
 ).map("".join)
-# Each is read alike by an implementation of CommonMark that is not ours.
+# markdown-it, an independent CommonMark implementation, reads these the same way.
 SAMPLES = [
     "a **b *c* d** e",
     "***both***",
@@ -59,7 +59,7 @@ def merge_spans(spans: list[Span]) -> list[Span]:
 
 
 def parse_with_markdown_it(text: str) -> list[Span]:
-    """As markdown-it reads it, in our styles."""
+    """Parse with markdown-it and return spans with our styles."""
     tokens = MarkdownIt("commonmark").parseInline(text)[0].children or []
     strong = emphasis = 0
     spans: list[Span] = []
@@ -75,8 +75,8 @@ def parse_with_markdown_it(text: str) -> list[Span]:
 
 @pytest.mark.req("chat.show.markdown")
 @pytest.mark.parametrize("text", SAMPLES)
-def test_marks_mean_what_commonmark_says(text: str) -> None:
-    assert merge_spans(render_inline(text, LOOK)) == parse_with_markdown_it(text)
+def test_marks_are_parsed_as_in_commonmark(text: str) -> None:
+    assert merge_spans(render_inline(text, THEME)) == parse_with_markdown_it(text)
 
 
 @pytest.mark.req("chat.show.markdown")
@@ -95,12 +95,12 @@ def test_marks_mean_what_commonmark_says(text: str) -> None:
         ("[*open](b)*", "*open (b)*"),
     ],
 )
-def test_a_link_is_its_text_and_where_it_leads(text: str, shown: str) -> None:
-    assert join_text(render_inline(text, LOOK)) == shown
+def test_a_link_is_its_text_and_its_target(text: str, shown: str) -> None:
+    assert join_text(render_inline(text, THEME)) == shown
 
 
-def test_an_address_is_set_off_without_the_stop_after_it() -> None:
-    assert merge_spans(render_inline("see https://x.y/z_z_z. (http://a.b)", LOOK)) == [
+def test_a_bare_address_is_a_link_without_the_punctuation_after_it() -> None:
+    assert merge_spans(render_inline("see https://x.y/z_z_z. (http://a.b)", THEME)) == [
         ("see ", ""),
         ("https://x.y/z_z_z", STYLES.link),
         (". (", ""),
@@ -109,10 +109,10 @@ def test_an_address_is_set_off_without_the_stop_after_it() -> None:
     ]
 
 
-def test_two_spaces_a_backslash_or_a_tag_end_a_line() -> None:
+def test_two_spaces_a_backslash_or_a_tag_break_a_line() -> None:
     for text in ("a  \nb", "a\\\nb", "a<br>b", "a<BR />b"):
-        assert ("\n", "") in render_inline(text, LOOK), text
-    assert join_text(render_inline("a\nb", LOOK)) == "a b"
+        assert ("\n", "") in render_inline(text, THEME), text
+    assert join_text(render_inline("a\nb", THEME)) == "a b"
 
 
 @pytest.mark.req("chat.show.plain")
@@ -122,22 +122,22 @@ def test_without_colour_the_marks_stay() -> None:
 
 
 @pytest.mark.req("chat.show.hostile")
-def test_what_is_spelled_as_an_entity_is_shown_and_not_obeyed() -> None:
+def test_entities_of_control_characters_are_escaped() -> None:
     for text in ("&#27;[31m", "&#x1b;[31m", "&#x202e;abc", "&#155;", "&Tab;", "&NewLine;"):
         shown = join_text(render_inline(text, PLAIN_THEME))
         assert not set(shown) & {"\x1b", "\u202e", "\x9b", "\t", "\n"}, text
 
 
-def test_what_is_not_closed_within_reach_is_no_mark() -> None:
+def test_a_mark_not_closed_within_the_distance_is_text() -> None:
     near, far = "x" * (MAX_DISTANCE - 10), "x" * (MAX_DISTANCE + 10)
-    assert merge_spans(render_inline(f"**{near}**", LOOK)) == [(near, STYLES.strong)]
-    assert merge_spans(render_inline(f"**{far}**", LOOK)) == [(f"**{far}**", "")]
-    assert merge_spans(render_inline(f"`{far}`", LOOK)) == [(f"`{far}`", "")]
+    assert merge_spans(render_inline(f"**{near}**", THEME)) == [(near, STYLES.strong)]
+    assert merge_spans(render_inline(f"**{far}**", THEME)) == [(f"**{far}**", "")]
+    assert merge_spans(render_inline(f"`{far}`", THEME)) == [(f"`{far}`", "")]
 
 
 @pytest.mark.req("chat.show.live")
-def test_what_is_open_is_drawn_as_if_it_were_closed() -> None:
-    inline = InlineRenderer(LOOK)
+def test_open_marks_are_previewed_as_closed() -> None:
+    inline = InlineRenderer(THEME)
     inline.feed("a **bold wo")
     assert inline.take_settled() == [("a ", "")]
     assert inline.preview_tail() == [("bold wo", STYLES.strong)]
@@ -148,9 +148,11 @@ def test_what_is_open_is_drawn_as_if_it_were_closed() -> None:
 
 @pytest.mark.req("chat.show.stream_is_whole")
 @given(text=TEXTS, cuts=st.lists(st.integers(1, 5), max_size=40), has_colour=st.booleans())
-def test_pieces_mean_what_the_whole_means(text: str, cuts: list[int], has_colour: bool) -> None:
-    look = LOOK if has_colour else PLAIN_THEME
-    inline = InlineRenderer(look)
+def test_text_in_pieces_renders_as_the_whole_text(
+    text: str, cuts: list[int], has_colour: bool
+) -> None:
+    theme = THEME if has_colour else PLAIN_THEME
+    inline = InlineRenderer(theme)
     spans: list[Span] = []
     at = 0
     for cut in cuts:
@@ -160,10 +162,10 @@ def test_pieces_mean_what_the_whole_means(text: str, cuts: list[int], has_colour
         inline.preview_tail()
     inline.feed(text[at:])
     spans += inline.take_settled(final=True)
-    assert merge_spans(spans) == merge_spans(render_inline(text, look))
+    assert merge_spans(spans) == merge_spans(render_inline(text, theme))
 
 
-# Letters that are in no word of ours: a picture is called one.
+# The letters x and y are in no word that the renderer adds, such as "image".
 @given(text=st.text(alphabet="xy *_`~[]()!\\", max_size=40))
 def test_no_letter_is_lost(text: str) -> None:
     shown = join_text(render_inline(text, PLAIN_THEME))

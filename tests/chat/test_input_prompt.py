@@ -1,4 +1,4 @@
-"""The prompt: what was typed before, long pastes, pictures, completion."""
+"""The input prompt: history, long pastes, pictures and completion."""
 
 import asyncio
 import json
@@ -40,16 +40,16 @@ def create_prompt() -> InputPrompt:
     return InputPrompt(InMemoryHistory(), nothing, lambda: Size(rows=24, columns=80))
 
 
-# ── What was typed before ──────────────────────────────────────────────────────────────────────
+# ── History ────────────────────────────────────────────────────────────────────────────────────
 
 
 def load_entries(path: Path) -> list[str]:
-    """The latest first, as a chat that is opened now has it."""
+    """Load the entries as a new chat does, newest first."""
     return list(InputHistory(path).load_history_strings())
 
 
 @pytest.mark.req("chat.history.file")
-def test_what_was_typed_is_there_in_the_next_chat_lines_and_all(tmp_path: Path) -> None:
+def test_typed_messages_are_in_the_history_of_the_next_chat(tmp_path: Path) -> None:
     path = tmp_path / "history"
     first, second = InputHistory(path), InputHistory(path)
     first.append_string("one\ntwo\n\nthree")
@@ -61,7 +61,7 @@ def test_what_was_typed_is_there_in_the_next_chat_lines_and_all(tmp_path: Path) 
 
 @given(st.lists(st.text(min_size=1, max_size=50), max_size=20))
 @pytest.mark.req("chat.history.file")
-def test_any_text_comes_back_as_it_was(texts: list[str]) -> None:
+def test_any_text_survives_the_history_file(texts: list[str]) -> None:
     lines = "".join(f"{json.dumps(text, ensure_ascii=False)}\n" for text in texts)
     assert parse_entries(lines.encode(errors="replace")) == [
         text.encode(errors="replace").decode() for text in texts
@@ -69,35 +69,33 @@ def test_any_text_comes_back_as_it_was(texts: list[str]) -> None:
 
 
 @pytest.mark.req("chat.history.file")
-def test_the_file_does_not_grow_without_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_history_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_history, "MAX_BYTES", 1000)
     path = tmp_path / "history"
     history = InputHistory(path)
     for number in range(500):
         history.append_string(f"message {number}")
     assert path.stat().st_size <= 2100
-    kept = load_entries(path)
-    assert kept == [f"message {499 - number}" for number in range(len(kept))]
-    assert len(kept) > 20
+    entries = load_entries(path)
+    assert entries == [f"message {499 - number}" for number in range(len(entries))]
+    assert len(entries) > 20
 
 
 @pytest.mark.req("chat.history.file")
-def test_what_is_said_twice_is_kept_once_and_nothing_is_not_kept(tmp_path: Path) -> None:
+def test_repeated_and_blank_messages_are_not_stored(tmp_path: Path) -> None:
     history = InputHistory(tmp_path / "history")
     for text in ("a", "a", " \n", "b", "a"):
         history.append_string(text)
     assert load_entries(tmp_path / "history") == ["a", "b", "a"]
 
 
-def test_a_damaged_file_costs_its_damaged_lines_only(tmp_path: Path) -> None:
+def test_only_damaged_lines_of_the_history_are_lost(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_bytes(b'"one"\n\xff\xfe\n{"no": "text"}\n"two"\n"torn')
     assert load_entries(path) == ["two", "one"]
 
 
-def test_a_home_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path) -> None:
+def test_history_works_in_memory_if_the_file_cannot_be_written(tmp_path: Path) -> None:
     history = InputHistory(tmp_path / "missing" / "history")
     history.append_string("still here")
     assert history.get_strings() == ["still here"]
@@ -107,26 +105,26 @@ def test_a_home_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path) -> N
 
 
 @pytest.mark.req("chat.paste")
-def test_a_long_paste_is_shown_by_its_size_and_taken_whole() -> None:
-    written = create_prompt()
+def test_a_long_paste_is_shown_by_its_size_and_sent_whole() -> None:
+    prompt = create_prompt()
     lines = "\n".join(f"line {number}" for number in range(120))
-    written.buffer.insert_text("look: ")
-    written.paste(lines.replace("\n", "\r"))
-    written.buffer.insert_text(" and ")
-    written.paste("x" * 5000)
+    prompt.buffer.insert_text("look: ")
+    prompt.paste(lines.replace("\n", "\r"))
+    prompt.buffer.insert_text(" and ")
+    prompt.paste("x" * 5000)
     shown = "look: [pasted 120 lines #1] and [pasted 5,000 characters #2]"
-    assert written.buffer.text == shown
-    assert written.take_text() == f"look: {lines} and {'x' * 5000}"
-    assert written.buffer.text == ""
+    assert prompt.buffer.text == shown
+    assert prompt.take_text() == f"look: {lines} and {'x' * 5000}"
+    assert prompt.buffer.text == ""
 
 
 @pytest.mark.req("chat.paste")
-def test_a_paste_has_as_many_lines_as_it_has_whether_the_last_one_ends_or_not() -> None:
-    written = create_prompt()
+def test_a_paste_counts_its_lines_with_or_without_a_final_newline() -> None:
+    prompt = create_prompt()
     for text in ("line\n" * 5000, "line\n" * 4999 + "line", "x" * 2000 + "\n"):
-        written.paste(text)
-    assert PASTE_MARK.sub("", written.buffer.text) == ""
-    assert written.buffer.text.split("]")[:3] == [
+        prompt.paste(text)
+    assert PASTE_MARK.sub("", prompt.buffer.text) == ""
+    assert prompt.buffer.text.split("]")[:3] == [
         "[pasted 5,000 lines #1",
         "[pasted 5,000 lines #2",
         "[pasted 2,001 characters #3",
@@ -134,58 +132,58 @@ def test_a_paste_has_as_many_lines_as_it_has_whether_the_last_one_ends_or_not() 
 
 
 @pytest.mark.req("chat.paste")
-def test_a_short_paste_is_typed_out() -> None:
-    written = create_prompt()
-    written.paste("one\r\ntwo")
-    assert written.buffer.text == "one\ntwo"
+def test_a_short_paste_is_inserted_as_text() -> None:
+    prompt = create_prompt()
+    prompt.paste("one\r\ntwo")
+    assert prompt.buffer.text == "one\ntwo"
 
 
 @pytest.mark.req("chat.paste")
-def test_a_paste_goes_with_one_key_as_it_came() -> None:
-    written = create_prompt()
-    written.paste("\n" * 50)
-    assert written.erase_paste()
-    assert written.buffer.text == ""
-    written.buffer.insert_text("[pasted 9 lines #7]")
-    assert not written.erase_paste()
-    assert written.take_text() == "[pasted 9 lines #7]"
+def test_one_key_erases_a_whole_paste() -> None:
+    prompt = create_prompt()
+    prompt.paste("\n" * 50)
+    assert prompt.erase_paste()
+    assert prompt.buffer.text == ""
+    prompt.buffer.insert_text("[pasted 9 lines #7]")
+    assert not prompt.erase_paste()
+    assert prompt.take_text() == "[pasted 9 lines #7]"
 
 
 @pytest.mark.req("chat.paste")
-def test_what_is_too_long_to_send_is_refused() -> None:
-    written = create_prompt()
-    assert not written.paste("x" * (MAX_PASTED + 1))
-    assert written.buffer.text == ""
+def test_a_paste_too_long_to_send_is_refused() -> None:
+    prompt = create_prompt()
+    assert not prompt.paste("x" * (MAX_PASTED + 1))
+    assert prompt.buffer.text == ""
 
 
-def test_what_could_not_be_sent_comes_back_before_what_was_written_since() -> None:
-    written = create_prompt()
-    written.buffer.insert_text("second")
-    written.restore("first")
-    assert written.text == "first\nsecond"
+def test_unsent_text_is_restored_before_newer_text() -> None:
+    prompt = create_prompt()
+    prompt.buffer.insert_text("second")
+    prompt.restore("first")
+    assert prompt.text == "first\nsecond"
 
 
 @pytest.mark.req("chat.unsent.folded")
-def test_long_words_that_could_not_be_sent_come_back_as_their_size() -> None:
-    written = create_prompt()
+def test_long_unsent_text_is_restored_by_its_size() -> None:
+    prompt = create_prompt()
     lines = "\n".join(["a line"] * 100)
-    written.paste("y" * 3000)
-    written.restore(lines)
-    assert written.buffer.text == "[pasted 100 lines #2]\n[pasted 3,000 characters #1]"
-    assert written.take_text() == f"{lines}\n{'y' * 3000}"
+    prompt.paste("y" * 3000)
+    prompt.restore(lines)
+    assert prompt.buffer.text == "[pasted 100 lines #2]\n[pasted 3,000 characters #1]"
+    assert prompt.take_text() == f"{lines}\n{'y' * 3000}"
 
 
 @pytest.mark.req("chat.unsent.folded")
-async def test_long_words_that_come_back_leave_the_screen_to_what_went_wrong(
+async def test_long_restored_text_leaves_room_for_the_error(
     tmp_path: Path,
 ) -> None:
     words = "word " * 1800
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, "--no-start") as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, "--no-start") as terminal,
     ):
         await terminal.wait_for_view("ready")
-        await served.kill()
+        await daemon.kill()
         await terminal.wait_for_view("no daemon")
         terminal.type_keys(bracket_paste(words))
         await terminal.wait_for_view("[pasted 9,000 characters #1]")
@@ -193,43 +191,43 @@ async def test_long_words_that_come_back_leave_the_screen_to_what_went_wrong(
         await terminal.wait_until_gone("#1]")
         terminal.type_keys(ESCAPE)
         await terminal.wait_for_view("> [pasted 9,000 characters #1]")
-        await served.start()
+        await daemon.start()
         await terminal.wait_for_view("ready")
         terminal.type_keys(ENTER)
-        await served.model.until_asked()
-        assert served.model.requests[0]["messages"][-1]["content"] == words
+        await daemon.model.until_asked()
+        assert daemon.model.requests[0]["messages"][-1]["content"] == words
 
 
 # ── Pastes that the terminal does not mark ─────────────────────────────────────────────────────
 
 
 @pytest.mark.req("chat.paste.unmarked")
-def test_what_can_be_undone_is_bounded_and_the_last_of_it_is_there() -> None:
-    written = create_prompt()
-    written.buffer.insert_text("x" * (MAX_UNDO_TEXT // 100))
+def test_undo_is_bounded_and_keeps_the_latest_steps() -> None:
+    prompt = create_prompt()
+    prompt.buffer.insert_text("x" * (MAX_UNDO_TEXT // 100))
     for _ in range(1000):
-        written.buffer.save_to_undo_stack()
-        written.buffer.insert_text("y")
-    assert sum(len(text) for text, _ in written.buffer._undo_stack) <= MAX_UNDO_TEXT
-    before = written.buffer.text
-    written.buffer.undo()
-    assert written.buffer.text == before[:-1]
-    written.clear()
+        prompt.buffer.save_to_undo_stack()
+        prompt.buffer.insert_text("y")
+    assert sum(len(text) for text, _ in prompt.buffer._undo_stack) <= MAX_UNDO_TEXT
+    before = prompt.buffer.text
+    prompt.buffer.undo()
+    assert prompt.buffer.text == before[:-1]
+    prompt.clear()
     for key in "abc":
-        written.buffer.save_to_undo_stack()
-        written.buffer.insert_text(key)
+        prompt.buffer.save_to_undo_stack()
+        prompt.buffer.insert_text(key)
     for left in ("ab", "a", ""):
-        written.buffer.undo()
-        assert written.buffer.text == left
+        prompt.buffer.undo()
+        assert prompt.buffer.text == left
 
 
 @pytest.mark.req("chat.paste.unmarked")
 @pytest.mark.clock
-async def test_a_paste_that_comes_key_by_key_costs_neither_time_nor_memory(tmp_path: Path) -> None:
-    line = "as somebody would type it who never sleeps "
+async def test_an_unmarked_paste_is_fast_and_uses_little_memory(tmp_path: Path) -> None:
+    line = "as a very fast and tireless person would type "
     text = "".join(f"{line}{number}\n" for number in range(4500)) + "the end"
     assert len(text) > 200_000
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await terminal.wait_for_view("ready")
         before = read_peak_memory(terminal)
         since = time.monotonic()
@@ -238,12 +236,12 @@ async def test_a_paste_that_comes_key_by_key_costs_neither_time_nor_memory(tmp_p
         assert time.monotonic() - since < 20
         assert read_peak_memory(terminal) - before < 100 << 20
         terminal.type_keys(ENTER)
-        await served.model.until_asked()
-        assert served.model.requests[0]["messages"][-1]["content"] == text
+        await daemon.model.until_asked()
+        assert daemon.model.requests[0]["messages"][-1]["content"] == text
 
 
 def read_peak_memory(terminal: ChatTerminal) -> int:
-    """The most that it has had, in bytes."""
+    """Return the peak memory of the command in bytes."""
     status = Path(f"/proc/{terminal.process.pid}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) << 10
 
@@ -251,26 +249,26 @@ def read_peak_memory(terminal: ChatTerminal) -> int:
 @pytest.mark.req("chat.paste")
 async def test_a_paste_of_many_lines_is_sent_as_one_message(tmp_path: Path) -> None:
     lines = "\n".join(f"line {number}" for number in range(60))
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await terminal.wait_for_view("ready")
         terminal.type_keys("see " + bracket_paste(lines))
         await terminal.wait_for_view("> see [pasted 60 lines #1]")
         terminal.type_keys(" !" + ENTER)
-        await served.model.until_asked()
-        assert served.model.requests[0]["messages"][-1]["content"] == f"see {lines} !"
+        await daemon.model.until_asked()
+        assert daemon.model.requests[0]["messages"][-1]["content"] == f"see {lines} !"
         terminal.type_keys(bracket_paste("a\nb"))
         await terminal.wait_for_view("> a")
         await terminal.wait_for_view("  b")
         terminal.type_keys(ENTER)
-        await served.model.until_asked(2)
-        assert served.model.requests[1]["messages"][-1]["content"] == "a\nb"
+        await daemon.model.until_asked(2)
+        assert daemon.model.requests[1]["messages"][-1]["content"] == "a\nb"
 
 
 # ── Pictures ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("chat.pictures")
-def test_a_picture_dropped_on_the_terminal_is_its_path(tmp_path: Path) -> None:
+def test_a_picture_dropped_on_the_terminal_becomes_its_path(tmp_path: Path) -> None:
     picture = tmp_path / "my holiday.png"
     picture.write_bytes(b"\x89PNG\r\n")
     spelled = str(picture).replace(" ", "\\ ")
@@ -287,7 +285,7 @@ def test_a_picture_dropped_on_the_terminal_is_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("chat.pictures")
-async def test_the_picture_on_the_clipboard_is_saved_and_named_in_the_message(
+async def test_a_clipboard_picture_is_saved_and_its_path_inserted(
     tmp_path: Path,
 ) -> None:
     bin_of_ours = tmp_path / "bin"
@@ -297,25 +295,25 @@ async def test_the_picture_on_the_clipboard_is_saved_and_named_in_the_message(
     tool.chmod(0o755)
     path = f"{bin_of_ours}:{os.environ['PATH']}"
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, PATH=path) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, PATH=path) as terminal,
     ):
         await terminal.wait_for_view("ready")
         terminal.type_keys("what is on " + get_control_key("V"))
         await terminal.wait_for_view(".png")
-        (picture,) = (served.home / "pictures").iterdir()
+        (picture,) = (daemon.home / "pictures").iterdir()
         assert picture.read_bytes() == b"\x89PNG\r\n\x1a\n"
         terminal.type_keys("?" + ENTER)
-        await served.model.until_asked()
-        content = served.model.requests[0]["messages"][-1]["content"]
+        await daemon.model.until_asked()
+        content = daemon.model.requests[0]["messages"][-1]["content"]
         assert content == f"what is on {picture} ?"
 
 
 @pytest.mark.req("chat.pictures")
-async def test_without_a_picture_on_the_clipboard_it_says_what_else_to_do(tmp_path: Path) -> None:
+async def test_without_a_clipboard_picture_a_hint_is_shown(tmp_path: Path) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, PATH="/nowhere") as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, PATH="/nowhere") as terminal,
     ):
         await terminal.wait_for_view("ready")
         terminal.type_keys(get_control_key("V"))
@@ -326,8 +324,8 @@ async def test_without_a_picture_on_the_clipboard_it_says_what_else_to_do(tmp_pa
 
 
 @pytest.mark.req("chat.completion")
-async def test_commands_are_offered_as_they_are_typed(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+async def test_commands_are_completed_while_typing(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await terminal.wait_for_view("ready")
         terminal.type_keys("/ag")
         await terminal.wait_for_view("/agents")
@@ -345,21 +343,21 @@ async def test_commands_are_offered_as_they_are_typed(tmp_path: Path) -> None:
 async def test_agents_skills_and_paths_are_completed(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "lighthouse.txt").write_text("x")
-    async with run_scripted_daemon(tmp_path) as served:
-        skill = served.home / "skills" / "tides"
+    async with run_scripted_daemon(tmp_path) as daemon:
+        skill = daemon.home / "skills" / "tides"
         skill.mkdir(parents=True)
         (skill / "SKILL.md").write_text("---\nname: tides\ndescription: of the sea\n---\nLook.\n")
-        async with served.client() as client:
+        async with daemon.client() as client:
             await client.reload()
-        async with open_chat(served.home, cwd=tmp_path / "work") as terminal:
+        async with open_chat(daemon.home, cwd=tmp_path / "work") as terminal:
             await terminal.wait_for_view("ready")
-            for begun, whole in (
+            for start, whole in (
                 ("@tw", "> @twin"),
                 ("/tid", "> /tides"),
                 ("see ./lig", "> see ./lighthouse.txt"),
             ):
-                terminal.type_keys(begun)
-                await terminal.wait_for_view(f"> {begun}")
+                terminal.type_keys(start)
+                await terminal.wait_for_view(f"> {start}")
                 await press_tab_until(terminal, whole)
                 terminal.type_keys(ESCAPE)
                 terminal.type_keys(BACKSPACE * 40)
@@ -367,7 +365,7 @@ async def test_agents_skills_and_paths_are_completed(tmp_path: Path) -> None:
 
 
 async def press_tab_until(terminal: ChatTerminal, whole: str) -> None:
-    """Tab, until what is offered has been taken: names arrive a moment after the prompt."""
+    """Press Tab until the completion is accepted: names arrive a moment after the prompt."""
     async with asyncio.timeout(20):
         while whole not in terminal.view_text:
             terminal.type_keys(TAB)
@@ -375,16 +373,16 @@ async def press_tab_until(terminal: ChatTerminal, whole: str) -> None:
 
 
 @pytest.mark.req("chat.history.file")
-async def test_up_brings_back_what_was_said_in_another_chat(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served:
-        async with open_chat(served.home) as terminal:
+async def test_up_recalls_messages_of_another_chat(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon:
+        async with open_chat(daemon.home) as terminal:
             await terminal.wait_for_view("ready")
             terminal.type_keys("one" + get_control_key("J") + "two" + ENTER)
             await terminal.wait_for_text("heard: one")
-        async with open_chat(served.home) as terminal:
+        async with open_chat(daemon.home) as terminal:
             await terminal.wait_for_view("ready")
             terminal.type_keys(UP)
             await terminal.wait_for_view("> one")
             terminal.type_keys(ENTER)
-            await served.model.until_asked(2)
-            assert served.model.requests[1]["messages"][-1]["content"] == "one\ntwo"
+            await daemon.model.until_asked(2)
+            assert daemon.model.requests[1]["messages"][-1]["content"] == "one\ntwo"

@@ -1,4 +1,4 @@
-"""Answers in markdown while they are written."""
+"""Rendering of Markdown answers while they are streamed."""
 
 import time
 
@@ -65,35 +65,33 @@ CUTS = st.lists(st.integers(1, 6), max_size=60)
     text=TEXTS,
     cuts=CUTS,
     width=st.sampled_from([5, 20, 40]),
-    look=st.sampled_from(sorted(THEMES)),
+    theme=st.sampled_from(sorted(THEMES)),
 )
-@example(text="a\n1. x", cuts=[4], width=20, look="plain")
-@example(text="1. x\t\ny", cuts=[2], width=20, look="plain")
-@example(text="|a|\n|-|\n" + "|x|\n" * 12, cuts=[40], width=20, look="plain")
-@example(text="```js\n/*\n*/ x\n", cuts=[8, 1, 1], width=20, look="colour")
-@example(text="- " + "x" * MAX_LINE + "\n- y", cuts=[MAX_LINE, 1, 1], width=20, look="plain")
-@example(text=" " * (MAX_LINE + 5) + "foo", cuts=[MAX_LINE + 2], width=20, look="plain")
-def test_pieces_give_the_lines_of_the_whole(
-    text: str, cuts: list[int], width: int, look: str
+@example(text="a\n1. x", cuts=[4], width=20, theme="plain")
+@example(text="1. x\t\ny", cuts=[2], width=20, theme="plain")
+@example(text="|a|\n|-|\n" + "|x|\n" * 12, cuts=[40], width=20, theme="plain")
+@example(text="```js\n/*\n*/ x\n", cuts=[8, 1, 1], width=20, theme="colour")
+@example(text="- " + "x" * MAX_LINE + "\n- y", cuts=[MAX_LINE, 1, 1], width=20, theme="plain")
+@example(text=" " * (MAX_LINE + 5) + "foo", cuts=[MAX_LINE + 2], width=20, theme="plain")
+def test_text_in_pieces_gives_the_lines_of_the_whole(
+    text: str, cuts: list[int], width: int, theme: str
 ) -> None:
-    expected = render_markdown(text, width, THEMES[look])
-    assert render_in_pieces(text, cuts, width, THEMES[look]) == expected
+    expected = render_markdown(text, width, THEMES[theme])
+    assert render_in_pieces(text, cuts, width, THEMES[theme]) == expected
     assert measure_widest(expected) <= width
 
 
 @pytest.mark.req("chat.show.stream_is_whole")
-@pytest.mark.parametrize("look", THEMES)
+@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", [80, 40, 20])
-def test_an_answer_with_all_there_is_gives_the_same_lines_a_character_at_a_time(
-    width: int, look: str
-) -> None:
-    expected = render_markdown(ANSWER, width, THEMES[look])
-    assert render_in_pieces(ANSWER, [1] * len(ANSWER), width, THEMES[look]) == expected
+def test_a_full_answer_gives_the_same_lines_character_by_character(width: int, theme: str) -> None:
+    expected = render_markdown(ANSWER, width, THEMES[theme])
+    assert render_in_pieces(ANSWER, [1] * len(ANSWER), width, THEMES[theme]) == expected
     assert measure_widest(expected) <= width
 
 
 @pytest.mark.req("chat.show.settled")
-def test_what_is_settled_is_given_out_at_once_and_little_stays_live() -> None:
+def test_settled_lines_are_given_out_at_once() -> None:
     stream = MarkdownStream(PLAIN_THEME)
     stream.feed("The water rises twice a day and falls as")
     assert stream.take_lines(20) == ["The water rises", "twice a day and"]
@@ -107,7 +105,7 @@ def test_what_is_settled_is_given_out_at_once_and_little_stays_live() -> None:
 
 
 @pytest.mark.req("chat.show.settled")
-def test_of_a_long_answer_a_few_lines_are_live_at_any_time() -> None:
+def test_only_a_few_lines_of_a_long_answer_are_live() -> None:
     stream = MarkdownStream(Theme())
     for character in ANSWER * 3:
         stream.feed(character)
@@ -117,23 +115,23 @@ def test_of_a_long_answer_a_few_lines_are_live_at_any_time() -> None:
 
 @pytest.mark.req("chat.show.resize")
 @given(widths=st.lists(st.integers(10, 60), min_size=1, max_size=12))
-def test_a_terminal_that_changes_its_width_loses_nothing(widths: list[int]) -> None:
+def test_no_text_is_lost_when_the_width_changes(widths: list[int]) -> None:
     text = "one two three four **five six** seven eight nine ten eleven twelve\n\n- thirteen\n" * 3
     stream = MarkdownStream(PLAIN_THEME)
     lines: list[str] = []
     size = len(text) // len(widths) + 1
     for number, width in enumerate(widths):
         stream.feed(text[number * size : (number + 1) * size])
-        taken = stream.take_lines(width)
-        assert measure_widest([*taken, *stream.live_lines(width)]) <= width
-        lines += taken
+        settled = stream.take_lines(width)
+        assert measure_widest([*settled, *stream.live_lines(width)]) <= width
+        lines += settled
     stream.finish()
     lines += stream.take_lines(widths[-1])
     assert "".join(" ".join(lines).split()) == "".join(text.replace("- ", "• ").split())
 
 
 @pytest.mark.req("chat.show.live")
-def test_a_line_is_drawn_as_what_it_is_going_to_be() -> None:
+def test_an_incomplete_line_is_previewed_by_its_block() -> None:
     for text, shown in (
         ("# The ti", "The ti"),
         ("- **wat", "• wat"),
@@ -148,11 +146,11 @@ def test_a_line_is_drawn_as_what_it_is_going_to_be() -> None:
         assert strip_escapes(stream.live_lines(40)) == ([shown] if shown else []), text
 
 
-# ── What it looks like ──────────────────────────────────────────────────────────────────────────
+# ── Rendering ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("chat.show.markdown")
-def test_lists_are_nested_numbered_and_ticked() -> None:
+def test_lists_can_be_nested_numbered_and_checked() -> None:
     text = "- one\n  - two\n    1. three\n    1. four\n- [x] five\n- [ ] six\n\n7. seven\n8. eight"
     assert render_markdown(text) == [
         "• one",
@@ -168,7 +166,7 @@ def test_lists_are_nested_numbered_and_ticked() -> None:
 
 
 @pytest.mark.req("chat.show.markdown")
-def test_what_an_item_holds_stands_below_its_text() -> None:
+def test_the_content_of_an_item_is_indented() -> None:
     text = "1. one\n\n   more\n\n   ```\n   code\n     in\n   ```\n2. a long text that is wrapped"
     assert render_markdown(text, 20) == [
         "1. one",
@@ -184,12 +182,12 @@ def test_what_an_item_holds_stands_below_its_text() -> None:
     ]
 
 
-def test_an_item_without_text_is_still_an_item() -> None:
+def test_an_empty_item_is_shown() -> None:
     assert render_markdown("-\n- two\n-") == ["•", "• two", "•"]
 
 
 @pytest.mark.req("chat.show.markdown")
-def test_quotes_have_a_bar_and_hold_what_they_hold() -> None:
+def test_quotes_have_a_bar_and_can_contain_blocks() -> None:
     assert render_markdown("> one\n> two\n>\n> - three\n\nfour") == [
         "│ one two",
         "│",
@@ -200,12 +198,12 @@ def test_quotes_have_a_bar_and_hold_what_they_hold() -> None:
 
 
 @pytest.mark.req("chat.show.markdown")
-def test_headings_are_set_off_and_without_colour_keep_their_marks() -> None:
+def test_headings_have_blank_lines_and_keep_their_marks_without_colour() -> None:
     text = "text\n# One\ntext\n### Three ###"
     assert render_markdown(text) == ["text", "", "# One", "", "text", "", "### Three"]
     styles = Theme().styles
-    assert f"\x1b[{styles.title}mOne\x1b[0m" in render_markdown(text, look=Theme())
-    assert f"\x1b[{styles.heading}mThree\x1b[0m" in render_markdown(text, look=Theme())
+    assert f"\x1b[{styles.title}mOne\x1b[0m" in render_markdown(text, theme=Theme())
+    assert f"\x1b[{styles.heading}mThree\x1b[0m" in render_markdown(text, theme=Theme())
 
 
 def test_a_line_below_a_paragraph_is_a_rule() -> None:
@@ -215,47 +213,47 @@ def test_a_line_below_a_paragraph_is_a_rule() -> None:
 
 
 @pytest.mark.req("chat.show.code")
-def test_code_is_coloured_and_never_read_as_markdown() -> None:
-    lines = render_markdown("```python\ndef f(): # *c*\n\n    pass\n```\nafter", look=Theme())
+def test_code_is_highlighted_and_not_parsed_as_markdown() -> None:
+    lines = render_markdown("```python\ndef f(): # *c*\n\n    pass\n```\nafter", theme=Theme())
     styles = Theme().styles
     assert f"\x1b[{styles.keyword}mdef\x1b[0m" in lines[1]
     assert strip_escapes(lines) == ["─── python", "def f(): # *c*", "", "    pass", "", "after"]
 
 
 @pytest.mark.req("chat.show.code")
-def test_a_fence_nobody_closes_is_code_to_the_end() -> None:
+def test_an_unclosed_fence_is_code_to_the_end() -> None:
     assert render_markdown("```\n# no heading\n* no item") == ["───", "# no heading", "* no item"]
     assert render_markdown("````\n```\n````\nafter") == ["───", "```", "", "after"]
 
 
-def test_tags_are_text() -> None:
+def test_html_tags_are_shown_as_text() -> None:
     assert render_markdown("<details>\n<b>x</b> <script>alert(1)</script>") == [
         "<details> <b>x</b> <script>alert(1)</script>"
     ]
 
 
-def test_blank_lines_are_one_where_the_text_has_some_and_none_at_either_end() -> None:
+def test_blank_lines_are_collapsed_and_trimmed() -> None:
     assert render_markdown("\n\na\n\n\n\nb\nc\n\n") == ["a", "", "b c"]
     assert render_markdown("") == render_markdown("\n \n") == []
 
 
 @pytest.mark.req("chat.show.hostile")
-def test_what_would_steer_a_terminal_is_seen_instead() -> None:
+def test_control_characters_are_escaped() -> None:
     text = "a\x1b[2Jb \x07 \u202ec \x9b31m\n```\n\x1b]0;t\x07\tx\r\n```\n# \x00\nb\rc"
     shown = "\n".join(render_in_pieces(text, [1] * len(text), 60))
     assert shown == "\n".join(render_markdown(text, 60))
     assert not [c for c in shown if (ord(c) < 32 and c != "\n") or c in "\x9b\u202e"]
-    for written in ("a\\x1b[2Jb", "\\x07", "\\u202ec", "\\x9b31m", "\\x1b]0;t", "\\x00", "b\\rc"):
-        assert written in shown
+    for prompt in ("a\\x1b[2Jb", "\\x07", "\\u202ec", "\\x9b31m", "\\x1b]0;t", "\\x00", "b\\rc"):
+        assert prompt in shown
 
 
 @pytest.mark.req("chat.show.narrow")
 @given(text=TEXTS, width=st.integers(2, 12))
-def test_no_terminal_is_too_narrow(text: str, width: int) -> None:
+def test_text_fits_narrow_terminals(text: str, width: int) -> None:
     assert measure_widest(render_markdown(text, width)) <= width
 
 
-# ── What it costs ───────────────────────────────────────────────────────────────────────────────
+# ── Cost ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("chat.show.bounded")
@@ -284,23 +282,23 @@ def test_no_terminal_is_too_narrow(text: str, width: int) -> None:
 )
 @pytest.mark.parametrize("part", [6, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.slow
-def test_no_text_is_long_enough_to_be_held_back_or_drawn_at_length(text: str, part: int) -> None:
+def test_long_texts_are_given_out_and_not_redrawn(text: str, part: int) -> None:
     text = text[: len(text) // part]
     stream = MarkdownStream(Theme())
-    kept = 0
+    printed_width = 0
     for at in range(0, len(text), 4000):
         stream.feed(text[at : at + 4000])
-        kept += sum(measure_text(line) for line in strip_escapes(stream.take_lines(80)))
+        printed_width += sum(measure_text(line) for line in strip_escapes(stream.take_lines(80)))
         assert len(stream.live_lines(80)) <= 30
     stream.finish()
     lines = stream.take_lines(80)
-    assert kept + sum(measure_text(line) for line in strip_escapes(lines)) >= 0.3 * measure_text(
-        text.replace("\n", "")
-    )
+    assert printed_width + sum(
+        measure_text(line) for line in strip_escapes(lines)
+    ) >= 0.3 * measure_text(text.replace("\n", ""))
 
 
 @pytest.mark.req("chat.show.cost")
-def test_an_answer_at_200_tokens_a_second_costs_little_of_a_core() -> None:
+def test_an_answer_at_200_tokens_a_second_uses_little_cpu() -> None:
     measure_stream(count=200)
     spent, _, live = min(measure_stream() for _ in range(2))
     assert spent / (TOKENS / RATE) <= 0.15
@@ -309,7 +307,7 @@ def test_an_answer_at_200_tokens_a_second_costs_little_of_a_core() -> None:
 
 @pytest.mark.req("chat.show.cost")
 @pytest.mark.clock
-def test_a_piece_of_text_costs_the_same_however_much_came_before_it() -> None:
+def test_the_cost_of_a_piece_does_not_depend_on_the_text_before_it() -> None:
     def seconds(count: int) -> float:
         stream = MarkdownStream(Theme())
         began = time.process_time()
@@ -320,5 +318,5 @@ def test_a_piece_of_text_costs_the_same_however_much_came_before_it() -> None:
         return time.process_time() - began
 
     seconds(2)
-    # Were each dearer than the one before, sixteen times as many would cost far more than that.
+    # With quadratic cost, sixteen times as many pieces would take far longer than this.
     assert seconds(160) <= 60 * max(min(seconds(10) for _ in range(3)), 0.005)

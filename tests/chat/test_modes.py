@@ -32,7 +32,7 @@ def test_the_status_line_keeps_the_mode_when_there_is_little_room() -> None:
 
 
 @pytest.mark.req("chat.mode.keys")
-def test_the_key_goes_through_every_mode_and_begins_again() -> None:
+def test_the_key_cycles_through_all_modes() -> None:
     seen = ["ask"]
     for _ in MODES:
         seen.append(get_next_mode(seen[-1]))
@@ -42,39 +42,39 @@ def test_the_key_goes_through_every_mode_and_begins_again() -> None:
 
 @pytest.mark.req("chat.mode.keys")
 async def test_shift_tab_sets_the_next_mode_of_the_conversation(home: Path) -> None:
-    async with serve_daemon(peer := FakeApprovalDaemon(), home), open_chat(home) as terminal:
+    async with serve_daemon(daemon := FakeApprovalDaemon(), home), open_chat(home) as terminal:
         await terminal.wait_for_view("ask mode")
         terminal.type_keys(BACKTAB)
         await terminal.wait_for_view("accept-edits mode")
         terminal.type_keys(BACKTAB + BACKTAB)
         await terminal.wait_for_view("auto mode")
         assert "red" in terminal.get_styles("auto mode")
-        await terminal.wait_until(lambda: peer.mode == "auto")
-        assert all((each.agent, each.sender) == ("crab", "") for each in peer.mode_requests)
+        await terminal.wait_until(lambda: daemon.mode == "auto")
+        assert all((each.agent, each.sender) == ("crab", "") for each in daemon.mode_requests)
         assert "another client" not in terminal.full_text
 
 
 @pytest.mark.req("chat.mode.keys")
-async def test_shift_tab_in_the_menu_of_completions_goes_back_in_it(home: Path) -> None:
-    async with serve_daemon(peer := FakeApprovalDaemon(), home), open_chat(home) as terminal:
+async def test_shift_tab_in_the_completion_menu_goes_back(home: Path) -> None:
+    async with serve_daemon(daemon := FakeApprovalDaemon(), home), open_chat(home) as terminal:
         await terminal.wait_for_view("ask mode")
         terminal.type_keys("/mo")
         await terminal.wait_for_view("/model")
         terminal.type_keys(BACKTAB)
         await terminal.wait_until(lambda: "> /mo\n" not in f"{terminal.view_text}\n")
-        assert not any(each.HasField("mode") for each in peer.mode_requests)
+        assert not any(each.HasField("mode") for each in daemon.mode_requests)
 
 
 @pytest.mark.req("chat.mode.command")
 async def test_the_command_shows_and_sets_the_mode(home: Path) -> None:
-    async with serve_daemon(peer := FakeApprovalDaemon(), home), open_chat(home) as terminal:
+    async with serve_daemon(daemon := FakeApprovalDaemon(), home), open_chat(home) as terminal:
         await terminal.wait_for_view("ask mode")
         terminal.type_keys("/mode" + ENTER)
         await terminal.wait_for_text("It is the agent's own.")
         assert "everything the agent's file allows runs" in terminal.full_text
         terminal.type_keys("/mode plan" + ENTER)
         await terminal.wait_for_text("plan mode: read-only: nothing is changed")
-        assert peer.mode == "plan"
+        assert daemon.mode == "plan"
         terminal.type_keys("/mode" + ENTER)
         await terminal.wait_for_text("It is set for this conversation.")
         terminal.type_keys("/mode yolo" + ENTER)
@@ -82,25 +82,25 @@ async def test_the_command_shows_and_sets_the_mode(home: Path) -> None:
             "there is no mode 'yolo'; there are ask, accept-edits, plan, auto"
         )
         terminal.type_keys("/mode default" + ENTER)
-        await terminal.wait_until(lambda: peer.mode == "" and "ask mode" in terminal.view_text)
+        await terminal.wait_until(lambda: daemon.mode == "" and "ask mode" in terminal.view_text)
 
 
 @pytest.mark.req("chat.mode.elsewhere")
-async def test_a_mode_that_another_client_sets_is_shown(home: Path) -> None:
-    async with serve_daemon(peer := FakeApprovalDaemon(), home), open_chat(home) as terminal:
+async def test_a_mode_set_by_another_client_is_shown(home: Path) -> None:
+    async with serve_daemon(daemon := FakeApprovalDaemon(), home), open_chat(home) as terminal:
         await terminal.wait_for_view("ask mode")
-        await peer.wait_until_followed()
-        peer.change_mode("auto")
+        await daemon.wait_until_followed()
+        daemon.change_mode("auto")
         await terminal.wait_for_text("another client set the mode to auto")
         await terminal.wait_for_view("auto mode")
 
 
 @pytest.mark.req("chat.mode.run")
-async def test_a_mode_named_at_the_start_goes_with_every_turn_until_another_is_set(
+async def test_a_mode_option_is_sent_with_every_turn_until_another_is_set(
     home: Path,
 ) -> None:
     async with (
-        serve_daemon(peer := FakeApprovalDaemon(), home),
+        serve_daemon(daemon := FakeApprovalDaemon(), home),
         open_chat(home, "--mode", "plan") as terminal,
     ):
         await terminal.wait_for_view("plan mode")
@@ -108,16 +108,18 @@ async def test_a_mode_named_at_the_start_goes_with_every_turn_until_another_is_s
         await terminal.wait_for_text("done")
         terminal.type_keys("/mode" + ENTER)
         await terminal.wait_for_text("It holds for this chat.")
-        assert not any(each.HasField("mode") for each in peer.mode_requests)
+        assert not any(each.HasField("mode") for each in daemon.mode_requests)
         terminal.type_keys("/mode accept-edits" + ENTER)
         await terminal.wait_for_view("accept-edits mode")
         terminal.type_keys("two" + ENTER)
         await terminal.wait_until(lambda: terminal.full_text.count("done") == 2)
-        assert [each.mode for each in peer.streams] == ["plan", ""]
+        assert [each.mode for each in daemon.streams] == ["plan", ""]
 
 
 @pytest.mark.req("chat.mode.old")
-async def test_a_daemon_without_modes_is_named_and_the_status_line_shows_none(home: Path) -> None:
+async def test_a_daemon_without_modes_gives_an_error_and_no_mode_in_the_status_line(
+    home: Path,
+) -> None:
     async with serve_daemon(FakeApprovalDaemon(has_modes=False), home), open_chat(home) as terminal:
         await terminal.wait_for_view("ready")
         sentence = "this daemon has no permission modes; start a newer crabtalkd"
@@ -128,16 +130,16 @@ async def test_a_daemon_without_modes_is_named_and_the_status_line_shows_none(ho
         assert "mode ·" not in terminal.view_text
 
 
-# ── The mode that is shown is the one that holds ────────────────────────────────────────────────
+# ── The shown mode is the mode of the turns ─────────────────────────────────────────────────────
 
 
 class SlowModeDaemon(FakeApprovalDaemon):
-    """Answers requests about modes when it is told to, or with an error."""
+    """Answers mode requests only when the test allows it, or with an error."""
 
     def __init__(self, *questions: wire.AskQuestion) -> None:
         super().__init__(*questions)
         self.may_answer = asyncio.Event()
-        self.requests: list[str] = []  # agents, as they are asked about
+        self.requests: list[str] = []  # agents of the mode requests
         self.fails = False
 
     async def get_agent(self, request: wire.GetAgentMsg) -> wire.AgentInfo:
@@ -159,71 +161,71 @@ class SlowModeDaemon(FakeApprovalDaemon):
 
 
 @pytest.mark.req("chat.mode.run")
-async def test_the_mode_of_a_chat_holds_when_the_daemon_does_not_say_what_changed(
+async def test_the_chats_mode_stays_if_the_mode_request_fails(
     home: Path,
 ) -> None:
-    peer = SlowModeDaemon()
+    daemon = SlowModeDaemon()
     async with (
-        serve_daemon(peer, home),
+        serve_daemon(daemon, home),
         open_session(home, agent="crab", mode="plan") as (session, _),
     ):
-        await peer.wait_until_followed()
-        peer.fails = True
-        peer.change_mode("auto")
-        await peer.wait_until_requested("crab")
+        await daemon.wait_until_followed()
+        daemon.fails = True
+        daemon.change_mode("auto")
+        await daemon.wait_until_requested("crab")
         await session.run_turn("while it is asked")
-        peer.may_answer.set()
+        daemon.may_answer.set()
         await session.run_turn("after it was refused")
-        assert (session.mode, [each.mode for each in peer.streams]) == ("plan", ["plan", "plan"])
+        assert (session.mode, [each.mode for each in daemon.streams]) == ("plan", ["plan", "plan"])
 
 
 @pytest.mark.req("chat.mode.run")
-async def test_a_turn_runs_in_the_mode_that_is_shown_before_the_daemon_confirms_it(
+async def test_a_turn_runs_in_the_shown_mode_before_the_daemon_confirms_it(
     home: Path,
 ) -> None:
-    peer = SlowModeDaemon()
-    async with serve_daemon(peer, home), open_session(home, agent="crab") as (session, heard):
-        peer.mode = "auto"
-        peer.may_answer.set()
-        await heard.wait_until(lambda: session.mode == "auto")
-        peer.may_answer.clear()
+    daemon = SlowModeDaemon()
+    async with serve_daemon(daemon, home), open_session(home, agent="crab") as (session, listener):
+        daemon.mode = "auto"
+        daemon.may_answer.set()
+        await listener.wait_until(lambda: session.mode == "auto")
+        daemon.may_answer.clear()
         change = asyncio.create_task(session.set_mode("plan"))
         await session.run_turn("now")
-        assert (session.mode, peer.streams[0].mode) == ("plan", "plan")
-        peer.may_answer.set()
+        assert (session.mode, daemon.streams[0].mode) == ("plan", "plan")
+        daemon.may_answer.set()
         await change
         await session.run_turn("later")
-        assert not peer.streams[1].mode
+        assert not daemon.streams[1].mode
 
 
 @pytest.mark.req("chat.mode.run")
-async def test_a_turn_that_keeps_a_mode_of_its_own_is_named_when_another_is_set(
+async def test_a_notice_says_that_a_running_turn_keeps_its_own_mode(
     home: Path,
 ) -> None:
-    peer = SlowModeDaemon(make_approval())
-    peer.may_answer.set()
+    daemon = SlowModeDaemon(make_approval())
+    daemon.may_answer.set()
     async with (
-        serve_daemon(peer, home),
-        open_session(home, agent="crab", mode="auto") as (session, heard),
+        serve_daemon(daemon, home),
+        open_session(home, agent="crab", mode="auto") as (session, listener),
     ):
         turn = asyncio.create_task(session.run_turn("go"))
-        await heard.wait_until(lambda: bool(len(session.questions)))
+        await listener.wait_until(lambda: bool(len(session.questions)))
         await session.set_mode("plan")
-        assert "the turn that runs keeps its mode, auto; Esc stops it" in heard.notice_text
+        assert "the turn that runs keeps its mode, auto; Esc stops it" in listener.notice_text
         assert await session.answer_question("own-1", "Deny")
         await turn
         assert session.mode == "plan"
 
 
 @pytest.mark.req("chat.mode.status")
-async def test_the_mode_of_the_agent_left_is_not_shown_for_the_next_one(home: Path) -> None:
-    peer = SlowModeDaemon()
-    async with serve_daemon(peer, home), open_session(home, agent="crab") as (session, heard):
-        await peer.wait_until_requested("crab")
+async def test_after_switching_agents_the_old_mode_is_not_shown(home: Path) -> None:
+    daemon = SlowModeDaemon()
+    async with serve_daemon(daemon, home), open_session(home, agent="crab") as (session, listener):
+        await daemon.wait_until_requested("crab")
         await session.switch_agent("twin")
         seen: list[str] = []
-        heard.on_change = lambda: seen.append(session.mode)  # type: ignore[method-assign]
-        peer.may_answer.set()
+        listener.on_change = lambda: seen.append(session.mode)  # type: ignore[method-assign]
+        daemon.may_answer.set()
         async with asyncio.timeout(20):
             while session.mode != "auto":
                 await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The agents that work for a turn, as a tree."""
+"""The tree of agents that work for a turn."""
 
 import json
 
@@ -24,14 +24,14 @@ DEEPER = json.dumps({"tasks": [{"message": "deeper"}]})
 
 
 def draw_delegation() -> DrawnTranscript:
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event(), tool_start_event(make_tool_call("delegate", TASKS)))
-    return drawn
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event(), tool_start_event(make_tool_call("delegate", TASKS)))
+    return drawing
 
 
 @pytest.mark.req("chat.show.tree")
-def test_agents_at_work_are_a_tree_under_the_call_that_set_them_off() -> None:
-    drawn = draw_delegation().handle_feed_events(
+def test_delegated_runs_are_a_tree_under_their_call() -> None:
+    drawing = draw_delegation().handle_feed_events(
         feed_event(wire.TEXT_START, "k1", agent="worker:ab12", parent=("r1", "c1", 0)),
         feed_event(
             wire.TOOL_START,
@@ -56,40 +56,40 @@ def test_agents_at_work_are_a_tree_under_the_call_that_set_them_off() -> None:
         ),
         feed_event(wire.THINKING_START, "k4", agent="mate", parent=("k2", "e1", 0)),
     )
-    drawn.now += 3
-    assert drawn.live_lines == [
+    drawing.now += 3
+    assert drawing.live_lines == [
         "⠋ delegate(2 tasks)  3.0s",
         "  ├─ ⠋ worker  3.0s  count shells  delegate(deeper)",
         "  │  └─ ⠋ helper  3.0s  deeper  delegate(deeper)",
         "  │     └─ ⠋ mate  3.0s  deeper  thinking",
         "  └─ ⠋ scout  3.0s  tides  bash(ls)",
     ]
-    drawn.width = 30
-    assert all(len(line) <= 30 for line in drawn.live_lines)
+    drawing.width = 30
+    assert all(len(line) <= 30 for line in drawing.live_lines)
 
 
 @pytest.mark.req("chat.show.tree")
-def test_tasks_stand_in_the_order_they_were_given_whoever_began_first() -> None:
-    drawn = draw_delegation().handle_feed_events(
+def test_tasks_are_shown_in_their_order_not_by_start() -> None:
+    drawing = draw_delegation().handle_feed_events(
         feed_event(wire.TEXT_START, "k2", agent="scout", parent=("r1", "c1", 1)),
         feed_event(wire.TEXT_START, "k1", parent=("r1", "c1", 0)),
     )
-    assert [line.split()[2] for line in drawn.live_lines[1:]] == ["worker", "scout"]
+    assert [line.split()[2] for line in drawing.live_lines[1:]] == ["worker", "scout"]
 
 
 @pytest.mark.req("chat.show.tree")
-def test_what_an_agent_does_just_now_is_shown_and_what_it_did_when_it_is_done() -> None:
-    drawn = draw_delegation()
+def test_a_run_shows_its_current_activity_and_then_its_outcome() -> None:
+    drawing = draw_delegation()
     parent = ("r1", "c1", 0)
 
     def doing(kind: "wire.AgentEventKind.ValueType", content: str = "", call_id: str = "x") -> str:
         tools = (
             [make_tool_call("bash", '{"command": "ls"}', "x")] if kind == wire.TOOL_START else []
         )
-        drawn.handle_feed_events(
+        drawing.handle_feed_events(
             feed_event(kind, "k1", parent=parent, tools=tools, content=content, call_id=call_id)
         )
-        return drawn.live_lines[1].partition("count shells")[2].strip()
+        return drawing.live_lines[1].partition("count shells")[2].strip()
 
     assert doing(wire.THINKING_DELTA) == "thinking"
     assert doing(wire.TOOL_START) == "bash(ls)"
@@ -101,63 +101,63 @@ def test_what_an_agent_does_just_now_is_shown_and_what_it_did_when_it_is_done() 
 
 
 @pytest.mark.req("chat.show.tree")
-def test_when_the_tasks_are_done_the_tree_says_how_they_ended() -> None:
-    drawn = draw_delegation().handle_feed_events(
+def test_a_finished_tree_shows_the_outcome_of_each_task() -> None:
+    drawing = draw_delegation().handle_feed_events(
         feed_event(wire.TEXT_START, "k1", parent=("r1", "c1", 0)),
         feed_event(wire.DONE, "k1", parent=("r1", "c1", 0)),
         after=2.0,
     )
     output = [{"result": "12", "error": None}, {"result": None, "error": "no such\nbeach"}]
-    drawn.handle_events(tool_result_event(json.dumps(output)), tools_complete_event())
-    assert drawn.printed_lines == [
+    drawing.handle_events(tool_result_event(json.dumps(output)), tools_complete_event())
+    assert drawing.printed_lines == [
         "✓ delegate(2 tasks)  3.2s",
         "  ├─ ✓ worker  count shells  2.0s",
         "  └─ ✗ scout  tides  no such beach",
     ]
-    assert drawn.live_lines == []
+    assert drawing.live_lines == []
 
 
 @pytest.mark.req("chat.show.tree")
-def test_tasks_in_the_background_are_seen_until_they_are_done_and_then_said_to_be() -> None:
+def test_background_tasks_are_shown_until_they_are_done() -> None:
     tasks = json.dumps({"tasks": [{"message": "count shells"}], "background": True})
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event(), tool_start_event(make_tool_call("delegate", tasks)))
-    drawn.handle_feed_events(feed_event(wire.TEXT_START, "k1", parent=("r1", "c1", 0)))
-    drawn.handle_events(
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event(), tool_start_event(make_tool_call("delegate", tasks)))
+    drawing.handle_feed_events(feed_event(wire.TEXT_START, "k1", parent=("r1", "c1", 0)))
+    drawing.handle_events(
         tool_result_event('[{"agent": "worker", "task_id": "x"}]'),
         tools_complete_event(),
         end_event(),
     )
-    assert drawn.printed_lines == [
+    assert drawing.printed_lines == [
         "✓ delegate(count shells)  3.2s",
         "  └─ … worker  count shells  goes on in the background",
     ]
-    assert drawn.live_lines == ["in the background", "  └─ ⠋ worker  0.0s  count shells  writing"]
-    drawn.handle_feed_events(feed_event(wire.DONE, "k1", parent=("r1", "c1", 0)), after=5.0)
-    assert drawn.printed_lines[-1] == "✓ worker  5.0s  count shells  done"
-    assert drawn.live_lines == []
+    assert drawing.live_lines == ["in the background", "  └─ ⠋ worker  0.0s  count shells  writing"]
+    drawing.handle_feed_events(feed_event(wire.DONE, "k1", parent=("r1", "c1", 0)), after=5.0)
+    assert drawing.printed_lines[-1] == "✓ worker  5.0s  count shells  done"
+    assert drawing.live_lines == []
 
 
 @pytest.mark.req("chat.show.tree")
-def test_runs_of_others_are_not_shown() -> None:
-    drawn = draw_delegation().handle_feed_events(
+def test_unrelated_runs_are_not_shown() -> None:
+    drawing = draw_delegation().handle_feed_events(
         feed_event(wire.TEXT_START, "other", parent=None),
         feed_event(wire.TEXT_START, "theirs", parent=("other", "c1", 0)),
-        feed_event(wire.DONE, "nobody", parent=("r1", "c1", 0)),
+        feed_event(wire.DONE, "unseen", parent=("r1", "c1", 0)),
     )
-    assert drawn.live_lines == ["⠋ delegate(2 tasks)  0.0s"]
+    assert drawing.live_lines == ["⠋ delegate(2 tasks)  0.0s"]
 
 
 @pytest.mark.req("chat.show.order")
-def test_a_feed_that_is_ahead_of_the_stream_is_not_lost() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_feed_events(feed_event(wire.TEXT_START, "k1", parent=("r1", "c1", 0)))
-    drawn.handle_events(start_event(), tool_start_event(make_tool_call("delegate", TASKS)))
-    assert len(drawn.live_lines) == 2
+def test_feed_events_ahead_of_the_stream_are_not_lost() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_feed_events(feed_event(wire.TEXT_START, "k1", parent=("r1", "c1", 0)))
+    drawing.handle_events(start_event(), tool_start_event(make_tool_call("delegate", TASKS)))
+    assert len(drawing.live_lines) == 2
 
 
 @pytest.mark.req("chat.show.bounded")
-def test_however_many_runs_there_are_few_are_remembered() -> None:
+def test_the_number_of_remembered_runs_is_bounded() -> None:
     runs = DelegationTree(PLAIN_THEME)
     for number in range(3 * MAX_RUNS):
         runs.handle_event(

@@ -1,4 +1,4 @@
-"""config/tui.toml: what a person likes the chat to be, and what turns cost."""
+"""The settings in config/tui.toml, and the cost of turns."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def write_settings(home: Path, text: str | bytes) -> Path:
 
 
 @pytest.mark.req("chat.settings")
-def test_no_file_is_the_defaults(home: Path) -> None:
+def test_without_a_file_the_defaults_are_used(home: Path) -> None:
     assert read_settings(home) == (TerminalSettings(), "")
     assert TerminalSettings().compact_at == DEFAULT_COMPACT_AT
 
@@ -42,7 +42,9 @@ def test_every_key_is_read(home: Path) -> None:
 
 
 @pytest.mark.req("chat.settings")
-def test_without_a_home_named_it_is_the_users(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_explicit_home_the_default_home_is_used(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_settings(home, 'agent = "owl"')
     monkeypatch.setenv("CRABTALK_HOME", str(home))
     assert read_settings(None)[0].agent == "owl"
@@ -67,7 +69,7 @@ def test_without_a_home_named_it_is_the_users(home: Path, monkeypatch: pytest.Mo
         (b"\xff\xfe", "codec"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_sentence_and_the_defaults(
+def test_an_invalid_file_gives_one_error_and_the_defaults(
     home: Path, text: str | bytes, part: str
 ) -> None:
     path = write_settings(home, text)
@@ -80,7 +82,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_the_defaults(
 
 
 @pytest.mark.req("chat.settings.broken")
-def test_a_directory_in_its_place_is_a_sentence_too(home: Path) -> None:
+def test_a_directory_instead_of_the_file_gives_an_error(home: Path) -> None:
     (home / "config" / "tui.toml").mkdir(parents=True)
     assert "Is a directory" in read_settings(home)[1]
 
@@ -88,15 +90,15 @@ def test_a_directory_in_its_place_is_a_sentence_too(home: Path) -> None:
 # ── Prices ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def make_end(model: str, read: int, written: int, cached: int = 0) -> wire.StreamEnd:
+def make_end(model: str, read: int, prompt: int, cached: int = 0) -> wire.StreamEnd:
     usage = wire.TokenUsage(
-        prompt_tokens=read, completion_tokens=written, cache_hit_tokens=cached or None
+        prompt_tokens=read, completion_tokens=prompt, cache_hit_tokens=cached or None
     )
     return wire.StreamEnd(model=model, usage=usage)
 
 
 @pytest.mark.req("chat.prices")
-def test_a_turn_costs_what_was_read_and_written() -> None:
+def test_a_turn_costs_its_input_and_output_tokens() -> None:
     spending = Spending({"m": Price(3.0, 15.0)})
     spending.add_turn(make_end("m", 1_000_000, 100_000, cached=400_000))
     assert spending.last.cost == pytest.approx(4.5)
@@ -109,19 +111,19 @@ def test_a_turn_costs_what_was_read_and_written() -> None:
 
 
 @pytest.mark.req("chat.prices")
-def test_what_comes_from_the_cache_has_its_own_price() -> None:
+def test_cached_tokens_have_their_own_price() -> None:
     price = Price(3.0, 15.0, cached=0.3)
     assert price.compute_cost(make_end("m", 1_000_000, 0, cached=1_000_000).usage) == pytest.approx(
         0.3
     )
-    # A provider that counts more from its cache than was read is not paid for that.
+    # Cached tokens beyond the input tokens are not counted.
     assert price.compute_cost(make_end("m", 1_000_000, 0, cached=2_000_000).usage) == pytest.approx(
         0.3
     )
 
 
 @pytest.mark.req("chat.prices.unknown")
-def test_a_sum_with_something_unpriced_in_it_is_no_sum() -> None:
+def test_a_total_with_an_unpriced_part_is_unknown() -> None:
     spending = Spending({"m": Price(1, 1)})
     spending.add_turn(make_end("m", 1_000_000, 0))
     spending.add_turn(make_end("other", 5, 5))
@@ -133,7 +135,7 @@ def test_a_sum_with_something_unpriced_in_it_is_no_sum() -> None:
 
 
 @pytest.mark.req("chat.prices")
-def test_what_the_tasks_of_a_turn_cost_is_part_of_the_turn() -> None:
+def test_a_turns_cost_includes_its_tasks() -> None:
     spending = Spending({"m": Price(1.0, 1.0)})
     spending.add_delegated("m", make_end("m", 500_000, 0).usage)
     assert spending.total.cost == pytest.approx(0.5)
@@ -157,5 +159,5 @@ def test_a_turn_without_usage_is_not_counted() -> None:
 @pytest.mark.parametrize(
     ("cost", "shown"), [(0.0, "$0.00"), (0.0012, "$0.0012"), (1.5, "$1.50"), (1234.5, "$1234.50")]
 )
-def test_money_is_shown_so_that_small_sums_differ_from_nothing(cost: float, shown: str) -> None:
+def test_small_sums_are_shown_with_four_digits(cost: float, shown: str) -> None:
     assert Spending().format_cost(cost) == shown

@@ -1,7 +1,7 @@
-"""The rendering as it was last looked at, at 80 and at 40 columns, in colour and without.
+"""Snapshots of the rendering at 80 and 40 columns, with and without colour.
 
-`REWRITE_SNAPSHOTS=1` has them written anew: look at the difference before you keep it. An escape
-is written as ␛, so that a snapshot can be read.
+`REWRITE_SNAPSHOTS=1` writes them again: check the difference before you commit it. An escape is
+written as ␛, so that a snapshot is readable.
 """
 
 import json
@@ -51,14 +51,14 @@ The **water** rises *twice* a day; `tides.csv` says when, and the
    - with the table
 3. Done when:
    - [x] every station is there
-   - [ ] nobody is *wet*
+   - [ ] all feet are *dry*
 
 | station | high | low  | remark                                   |
 |:--------|-----:|-----:|:-----------------------------------------|
 | north   | 4.21 | 0.33 | new gauge, which lags behind             |
 | 南      | 3.97 | 0.41 | `offline` since May ⚠️                    |
 
-> Whoever walks out
+> People who walk out
 > must know **when to turn back**.
 >
 > - and how
@@ -79,19 +79,19 @@ ASK = {"questions": [{"question": "Which beach do you mean?", "header": "Beach"}
 OUTCOME = {"stdout": "", "stderr": "\n".join(f"E{n} failed" for n in range(9)), "exit_code": 2}
 
 
-def draw_answer(drawn: DrawnTranscript) -> None:
-    drawn.handle_events(start_event(), *text_events(ANSWER), end_event())
+def draw_answer(drawing: DrawnTranscript) -> None:
+    drawing.handle_events(start_event(), *text_events(ANSWER), end_event())
 
 
-def draw_turn(drawn: DrawnTranscript) -> None:
-    drawn.transcript.add_message("Are the tests all right?\nIf not, mend them.", agent="crab")
-    drawn.handle_events(start_event(), *thinking_events("Run them first."), after=1.2)
-    drawn.handle_events(
+def draw_turn(drawing: DrawnTranscript) -> None:
+    drawing.transcript.add_message("Are the tests all right?\nIf not, mend them.", agent="crab")
+    drawing.handle_events(start_event(), *thinking_events("Run them first."), after=1.2)
+    drawing.handle_events(
         *text_events("Let me run them."),
         tool_start_event(make_tool_call("bash", '{"command": "make test"}')),
     )
-    drawn.handle_events(tool_result_event(json.dumps(OUTCOME)), tools_complete_event())
-    drawn.handle_events(
+    drawing.handle_events(tool_result_event(json.dumps(OUTCOME)), tools_complete_event())
+    drawing.handle_events(
         tool_start_event(
             make_tool_call("edit", json.dumps(EDIT), "c2"),
             make_tool_call(
@@ -108,22 +108,22 @@ def draw_turn(drawn: DrawnTranscript) -> None:
         ),
         tools_complete_event(),
     )
-    drawn.handle_events(tool_start_event(make_tool_call("delegate", json.dumps(TASKS), "c5")))
+    drawing.handle_events(tool_start_event(make_tool_call("delegate", json.dumps(TASKS), "c5")))
     results = [{"result": "12", "error": None}, {"result": None, "error": "no such beach"}]
-    drawn.handle_events(tool_result_event(json.dumps(results), "c5"), tools_complete_event())
-    drawn.transcript.add_notice("the daemon was restarted; the conversation goes on", "info")
-    drawn.handle_events(
+    drawing.handle_events(tool_result_event(json.dumps(results), "c5"), tools_complete_event())
+    drawing.transcript.add_notice("the daemon was restarted; the conversation goes on", "info")
+    drawing.handle_events(
         end_event(wire.STOP_REASON_ERROR, "the model could not be reached; try again")
     )
-    drawn.transcript.add_message("What do you make of it?", agent="crab", guest="twin")
-    drawn.handle_events(
+    drawing.transcript.add_message("What do you make of it?", agent="crab", guest="twin")
+    drawing.handle_events(
         start_event("twin", "r2"), *text_events("It **works** for me.", agent="twin"), end_event()
     )
 
 
-def draw_live_turn(drawn: DrawnTranscript) -> None:
-    """Not printed, but drawn: a turn in the middle."""
-    drawn.handle_events(
+def draw_live_turn(drawing: DrawnTranscript) -> None:
+    """A turn in progress, drawn live and not printed."""
+    drawing.handle_events(
         start_event(),
         chunk_event("I look in the **nor"),
         tool_start_event(
@@ -131,7 +131,7 @@ def draw_live_turn(drawn: DrawnTranscript) -> None:
             make_tool_call("delegate", json.dumps(TASKS), "c2"),
         ),
     )
-    drawn.handle_feed_events(
+    drawing.handle_feed_events(
         feed_event(wire.TOOL_PROGRESS, "r1", call_id="c1", content="3/10 stations"),
         feed_event(
             wire.TOOL_START,
@@ -146,21 +146,21 @@ def draw_live_turn(drawn: DrawnTranscript) -> None:
         feed_event(wire.TEXT_START, "k3", agent="scout", parent=("r1", "c2", 1)),
         feed_event(wire.DONE, "k3", agent="scout", parent=("r1", "c2", 1)),
     )
-    drawn.now += 12.3
-    drawn.printed += "".join(f"{line}\n" for line in drawn.live_lines)
+    drawing.now += 12.3
+    drawing.printed += "".join(f"{line}\n" for line in drawing.live_lines)
 
 
 @pytest.mark.req("chat.show.snapshot")
-@pytest.mark.parametrize("look", THEMES)
+@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", [80, 40])
 @pytest.mark.parametrize("scene", [draw_answer, draw_turn, draw_live_turn])
-def test_it_looks_as_it_did(
-    scene: Callable[[DrawnTranscript], None], width: int, look: str
+def test_the_rendering_matches_the_snapshot(
+    scene: Callable[[DrawnTranscript], None], width: int, theme: str
 ) -> None:
-    drawn = DrawnTranscript(width, THEMES[look])
-    scene(drawn)
-    shown = drawn.printed.replace("\x1b", "␛")
-    snapshot = SNAPSHOTS / f"{scene.__name__.removeprefix('draw_')}-{width}-{look}.txt"
+    drawing = DrawnTranscript(width, THEMES[theme])
+    scene(drawing)
+    shown = drawing.printed.replace("\x1b", "␛")
+    snapshot = SNAPSHOTS / f"{scene.__name__.removeprefix('draw_')}-{width}-{theme}.txt"
     if os.environ.get("REWRITE_SNAPSHOTS"):
         snapshot.write_text(shown)
     assert snapshot.read_text() == shown
@@ -172,10 +172,10 @@ def test_it_looks_as_it_did(
 def test_a_terminal_shows_each_line_as_one_line(
     scene: Callable[[DrawnTranscript], None], width: int
 ) -> None:
-    """By a terminal that counts places its own way."""
-    drawn = DrawnTranscript(width, THEMES["colour"])
-    scene(drawn)
-    lines = drawn.printed.splitlines()
+    """Also in pyte, which computes widths in its own way."""
+    drawing = DrawnTranscript(width, THEMES["colour"])
+    scene(drawing)
+    lines = drawing.printed.splitlines()
     screen = pyte.Screen(width, len(lines) + 1)
     pyte.Stream(screen).feed("".join(f"{line}\r\n" for line in lines))
     shown = [line.rstrip() for line in screen.display[:-1]]

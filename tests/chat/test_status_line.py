@@ -1,4 +1,4 @@
-"""The status line: what stays of it when there is little room."""
+"""The status line, and the parts it keeps when there is little room."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ def render_status(status: StatusLine, width: int = 80) -> str:
 
 
 @pytest.mark.req("chat.status")
-def test_it_tells_agent_model_context_cost_and_state() -> None:
+def test_it_shows_agent_model_context_cost_and_state() -> None:
     status = StatusLine("crab", "qwen3", 12_345, 100_000, "$0.02")
     assert render_status(status) == "crab · qwen3 · █░░░░░░░ 12k/100k · $0.02 · ready"
     assert render_status(StatusLine("crab")) == "crab · ready"
@@ -21,7 +21,7 @@ def test_it_tells_agent_model_context_cost_and_state() -> None:
 
 
 @pytest.mark.req("chat.status.compact")
-def test_it_points_to_compact_past_the_users_own_threshold() -> None:
+def test_it_suggests_compact_beyond_the_users_threshold() -> None:
     below = StatusLine("crab", context=999, compact_at=1000)
     beyond = StatusLine("crab", context=1000, compact_at=1000)
     never = StatusLine("crab", context=10**9)
@@ -31,7 +31,7 @@ def test_it_points_to_compact_past_the_users_own_threshold() -> None:
 
 
 @pytest.mark.req("chat.status.compact")
-def test_it_counts_up_to_what_the_model_reads_and_points_to_compact_before_that() -> None:
+def test_it_suggests_compact_before_the_models_context_is_full() -> None:
     small = StatusLine("crab", "tiny", 316, 100_000, limit=2048)
     assert render_status(small) == "crab · tiny · █░░░░░░░ 316/2.0k · ready"
     assert "/compact" in render_status(small._replace(context=1536))
@@ -41,10 +41,10 @@ def test_it_counts_up_to_what_the_model_reads_and_points_to_compact_before_that(
     assert "/compact" in render_status(large._replace(context=100_000))
 
 
-def test_whoever_wants_to_hear_nothing_of_compact_still_sees_what_the_model_reads() -> None:
-    told = render_status(StatusLine("crab", context=2000, limit=2048))
-    assert "2.0k/2.0k" in told
-    assert "/compact" not in told
+def test_without_a_threshold_it_shows_the_context_and_never_suggests_compact() -> None:
+    line = render_status(StatusLine("crab", context=2000, limit=2048))
+    assert "2.0k/2.0k" in line
+    assert "/compact" not in line
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_whoever_wants_to_hear_nothing_of_compact_still_sees_what_the_model_read
     ],
 )
 @pytest.mark.req("chat.status")
-def test_it_tells_what_goes_on_even_in_40_columns(state: StatusState, words: str) -> None:
+def test_it_shows_the_state_in_40_columns(state: StatusState, words: str) -> None:
     status = StatusLine(
         "crab", "a-model-with-a-long-name", 1_234_567, 2_000_000, "$12.34", state, 3.2
     )
@@ -66,7 +66,7 @@ def test_it_tells_what_goes_on_even_in_40_columns(state: StatusState, words: str
     assert "crab" in render_status(status, 40)
 
 
-def test_a_hint_outlives_the_rest() -> None:
+def test_a_hint_is_dropped_last() -> None:
     status = StatusLine("crab", "qwen3", 12_345, state="running", hint="Esc again leaves")
     assert render_status(status, 40) == "crab · 0s Esc stops · Esc again leaves"
     assert render_status(status, 35) == "0s Esc stops · Esc again leaves"
@@ -95,7 +95,7 @@ def test_it_is_never_wider_than_the_terminal(status: StatusLine, width: int) -> 
     assert "\n" not in render_status(status, width)
 
 
-def test_numbers_are_short() -> None:
+def test_token_counts_and_durations_are_short() -> None:
     assert [format_tokens(n) for n in (0, 950, 1234, 12_345, 1_234_567)] == [
         "0",
         "950",

@@ -23,19 +23,19 @@ STAMP = re.compile(r"\b\d{19}\b")
 
 
 async def send_message(terminal: ChatTerminal, text: str) -> None:
-    """Types a message and sends it, once the chat is ready for one."""
+    """Type and send a message once the chat is ready."""
     await terminal.wait_for_view("ready")
     terminal.type_keys(text + ENTER)
 
 
 @at_both_sizes
 @pytest.mark.req("chat.talk")
-async def test_what_is_typed_is_answered_and_the_prompt_is_ready_again(
+async def test_a_message_is_answered_and_the_prompt_is_ready_again(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, size=size) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, size=size) as terminal,
     ):
         await send_message(terminal, "good morning")
         await terminal.wait_for_text("heard: good morning")
@@ -45,7 +45,7 @@ async def test_what_is_typed_is_answered_and_the_prompt_is_ready_again(
         await terminal.wait_for_view("ready")
         terminal.type_keys(get_control_key("D"))
         assert await terminal.wait_for_exit() == 0
-        async with served.client() as client:
+        async with daemon.client() as client:
             page = await client.list_messages("crab")
         assert [message.content for message in page.messages] == [
             "good morning",
@@ -57,12 +57,12 @@ async def test_what_is_typed_is_answered_and_the_prompt_is_ready_again(
 
 @at_both_sizes
 @pytest.mark.req("chat.scrollback")
-async def test_all_that_streamed_is_in_the_scrollback_once_and_in_order(
+async def test_streamed_text_is_in_the_scrollback_once_and_in_order(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, size=size) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, size=size) as terminal,
     ):
         await send_message(terminal, "!chunks 400 0")
         await terminal.wait_until(lambda: len(STAMP.findall(terminal.full_text)) >= 400)
@@ -71,19 +71,19 @@ async def test_all_that_streamed_is_in_the_scrollback_once_and_in_order(
         await terminal.wait_for_view("ready")
         terminal.type_keys(get_control_key("D"))
         assert await terminal.wait_for_exit() == 0
-        async with served.client() as client:
+        async with daemon.client() as client:
             page = await client.list_messages("crab")
         spoken = " ".join(m.content for m in page.messages if m.role == "assistant")
         assert STAMP.findall(terminal.full_text) == STAMP.findall(spoken)
         assert len(terminal.scrollback) > 0
-        # Nothing of what was drawn below is left above.
+        # The live lines left no remains above.
         assert terminal.full_text.count("Esc stops") == 0
         assert "ready" not in terminal.full_text
 
 
 @pytest.mark.req("chat.scrollback")
-async def test_what_was_on_the_terminal_before_stays_there(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+async def test_earlier_lines_stay_on_the_terminal(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         for number in range(12):
             await send_message(terminal, f"message number {number}.")
             await terminal.wait_for_text(f"heard: message number {number}.")
@@ -95,43 +95,43 @@ async def test_what_was_on_the_terminal_before_stays_there(tmp_path: Path) -> No
 
 @at_both_sizes
 @pytest.mark.req("chat.steer")
-async def test_what_is_typed_while_it_runs_steers_the_turn(
+async def test_a_message_typed_during_a_turn_steers_it(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, size=size) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, size=size) as terminal,
     ):
         await send_message(terminal, '!say begun\n!wait\n!tool bash {"command": "true"}')
-        await served.model.until_waiting()
+        await daemon.model.until_waiting()
         await terminal.wait_for_view("Esc stops")
         terminal.type_keys("rather this way" + ENTER)
         await terminal.wait_for_view("rather this way")
-        async with served.client() as client:
+        async with daemon.client() as client:
             stats = await client.get_stats()
         assert stats.runs == 1
-        served.model.release()
+        daemon.model.release()
         await terminal.wait_for_text("heard: rather this way")
         await terminal.wait_for_view("ready")
-        assert served.model.request_count == 2
+        assert daemon.model.request_count == 2
 
 
 @at_both_sizes
 @pytest.mark.parametrize("key", [ESCAPE, get_control_key("C")], ids=["Esc", "Ctrl+C"])
 @pytest.mark.req("chat.stop")
-async def test_a_key_stops_the_turn_and_what_was_typed_is_still_there(
+async def test_a_key_stops_the_turn_and_keeps_the_input(
     tmp_path: Path, size: tuple[int, int], key: str
 ) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, size=size) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, size=size) as terminal,
     ):
         await send_message(terminal, "!say begun\n!wait\n!say never")
-        await served.model.until_waiting()
+        await daemon.model.until_waiting()
         terminal.type_keys("half a thought")
         await terminal.wait_for_view("> half a thought")
         terminal.type_keys(key)
-        await served.model.until_hung_up()
+        await daemon.model.until_hung_up()
         await terminal.wait_for_view("ready")
         assert "> half a thought" in terminal.view_text
         await terminal.wait_until_gone("again leaves")
@@ -141,20 +141,20 @@ async def test_a_key_stops_the_turn_and_what_was_typed_is_still_there(
 
 @pytest.mark.parametrize("key", [ESCAPE, get_control_key("C")], ids=["Esc", "Ctrl+C"])
 @pytest.mark.req("chat.stop")
-async def test_the_key_once_more_leaves_and_what_was_typed_is_found_next_time(
+async def test_a_second_press_leaves_and_the_input_is_in_the_history(
     tmp_path: Path, key: str
 ) -> None:
-    async with run_scripted_daemon(tmp_path) as served:
-        async with open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon:
+        async with open_chat(daemon.home) as terminal:
             await send_message(terminal, "!say begun\n!wait")
-            await served.model.until_waiting()
+            await daemon.model.until_waiting()
             terminal.type_keys("half a thought")
             await terminal.wait_for_view("> half a thought")
             terminal.type_keys(key)
             await terminal.wait_for_view("again leaves")
             terminal.type_keys(key)
             assert await terminal.wait_for_exit() == 0
-        async with open_chat(served.home) as terminal:
+        async with open_chat(daemon.home) as terminal:
             await terminal.wait_for_view("ready")
             terminal.type_keys(UP)
             await terminal.wait_for_view("> half a thought")
@@ -162,7 +162,7 @@ async def test_the_key_once_more_leaves_and_what_was_typed_is_found_next_time(
 
 @pytest.mark.req("chat.stop")
 async def test_with_nothing_to_stop_the_first_ctrl_c_only_warns(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await terminal.wait_for_view("ready")
         terminal.type_keys("words" + get_control_key("C"))
         await terminal.wait_for_view("Ctrl+C again leaves")
@@ -173,7 +173,7 @@ async def test_with_nothing_to_stop_the_first_ctrl_c_only_warns(tmp_path: Path) 
 
 @pytest.mark.req("chat.leave")
 async def test_ctrl_d_leaves_only_when_nothing_is_typed(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await terminal.wait_for_view("ready")
         terminal.type_keys("x" + get_control_key("D") + "y")
         await terminal.wait_for_view("> xy")
@@ -182,10 +182,10 @@ async def test_ctrl_d_leaves_only_when_nothing_is_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("chat.leave")
-async def test_what_was_being_said_is_left_on_the_screen(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+async def test_an_unfinished_answer_is_left_on_the_screen(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await send_message(terminal, "!say begun and never ended\n!wait")
-        await served.model.until_waiting()
+        await daemon.model.until_waiting()
         await terminal.wait_until(lambda: "begun and never ended" in terminal.screen)
         terminal.type_keys(get_control_key("D"))
         assert await terminal.wait_for_exit() == 0
@@ -196,26 +196,26 @@ async def test_what_was_being_said_is_left_on_the_screen(tmp_path: Path) -> None
 
 @pytest.mark.req("chat.leave")
 async def test_quit_leaves(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await send_message(terminal, "/quit")
         assert await terminal.wait_for_exit() == 0
 
 
 @at_both_sizes
 @pytest.mark.req("chat.guest")
-async def test_a_name_after_an_at_sign_has_another_agent_answer(
+async def test_an_at_sign_and_name_have_another_agent_answer(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, size=size) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, size=size) as terminal,
     ):
         await send_message(terminal, "hello")
         await terminal.wait_for_text("heard: hello")
         await send_message(terminal, "@twin !say twin was here")
         await terminal.wait_for_text("twin was here")
         await terminal.wait_for_view("ready")
-        async with served.client() as client:
+        async with daemon.client() as client:
             page = await client.list_messages("crab")
         assert [(m.role, m.agent) for m in page.messages][-1] == ("assistant", "twin")
         (head,) = [y for y, line in enumerate(terminal.screen) if line == "twin"]
@@ -225,19 +225,19 @@ async def test_a_name_after_an_at_sign_has_another_agent_answer(
 
 
 @pytest.mark.req("chat.multiline")
-async def test_a_message_has_as_many_lines_as_one_likes(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+async def test_a_message_can_have_several_lines(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await terminal.wait_for_view("ready")
         terminal.type_keys(
             "one" + ALT_ENTER + "  two" + get_control_key("J") + "three\x1b[13;2ufour" + ENTER
         )
-        await served.model.until_asked()
-        assert served.model.requests[0]["messages"][-1]["content"] == "one\n  two\nthree\nfour"
+        await daemon.model.until_asked()
+        assert daemon.model.requests[0]["messages"][-1]["content"] == "one\n  two\nthree\nfour"
 
 
 @pytest.mark.req("chat.scrollback")
-async def test_drawing_anew_touches_nothing_that_was_printed(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+async def test_redrawing_does_not_change_printed_lines(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await send_message(terminal, "hello")
         await terminal.wait_for_text("heard: hello")
         await terminal.wait_for_view("ready")
@@ -253,12 +253,12 @@ async def test_drawing_anew_touches_nothing_that_was_printed(tmp_path: Path) -> 
 
 @at_both_sizes
 @pytest.mark.req("chat.expand")
-async def test_a_key_shows_all_of_the_output_and_another_the_thought(
+async def test_keys_show_the_full_output_and_the_full_thought(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, size=size) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, size=size) as terminal,
     ):
         await terminal.wait_for_view("ready")
         terminal.type_keys(get_control_key("O"))
@@ -284,66 +284,66 @@ async def test_a_key_shows_all_of_the_output_and_another_the_thought(
 
 
 @pytest.mark.req("chat.commands")
-async def test_commands_are_answered_here_and_other_words_with_a_slash_by_the_agent(
+async def test_unknown_slash_words_go_to_the_agent(
     tmp_path: Path,
 ) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await send_message(terminal, "/agents")
         await terminal.wait_for_text("twin")
-        assert served.model.request_count == 0
+        assert daemon.model.request_count == 0
         await send_message(terminal, "/nothing of ours")
         await terminal.wait_for_text("heard: /nothing of ours")
 
 
 @pytest.mark.req("chat.options")
-async def test_words_on_the_command_line_choose_agent_and_sender(tmp_path: Path) -> None:
+async def test_options_choose_agent_and_sender(tmp_path: Path) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, "--agent", "twin", "--sender", "bo") as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, "--agent", "twin", "--sender", "bo") as terminal,
     ):
         await terminal.wait_for_view("twin")
         await send_message(terminal, "hello")
         await terminal.wait_for_text("heard: hello")
         await terminal.wait_for_view("ready")
-        async with served.client() as client:
+        async with daemon.client() as client:
             page = await client.list_messages("twin", sender="bo")
         assert len(page.messages) == 2
 
 
 @pytest.mark.req("chat.status.compacting")
-async def test_a_compaction_is_called_one_has_its_own_clock_and_can_be_stopped(
+async def test_a_compaction_is_shown_with_its_own_clock_and_can_be_stopped(
     tmp_path: Path,
 ) -> None:
-    """Whoever summarises is told who the agent is, and this one's prompt makes a model hang."""
+    """A summary request contains the agent's prompt, and this prompt makes the model hang."""
     agents = {"crab": 'prompt = """You are crab.\n!hang"""\n'}
     clock = re.compile(r"compacting (\d+)s Esc stops")
-    async with run_scripted_daemon(tmp_path, agents=agents) as served:
-        async with served.client() as client:
+    async with run_scripted_daemon(tmp_path, agents=agents) as daemon:
+        async with daemon.client() as client:
             await client.send("crab", "hello")
-        async with open_chat(served.home) as terminal:
+        async with open_chat(daemon.home) as terminal:
             await send_message(terminal, "/compact")
             await terminal.wait_until(lambda: clock.search(terminal.view_text) is not None)
             assert int(clock.findall(terminal.view_text)[0]) < PATIENCE
-            await served.model.until_asked(2)
+            await daemon.model.until_asked(2)
             terminal.type_keys(ESCAPE)
             await terminal.wait_for_text("nothing changed")
             await terminal.wait_for_view("ready")
 
 
 @pytest.mark.req("chat.status.compact")
-async def test_the_gauge_counts_up_to_what_the_model_reads(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served:
-        served.model.context = 2048
-        async with open_chat(served.home) as terminal:
+async def test_the_meter_shows_the_models_context(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon:
+        daemon.model.context = 2048
+        async with open_chat(daemon.home) as terminal:
             await send_message(terminal, "!usage 316 5\n!say yes")
             await terminal.wait_for_view("316/2.0k")
 
 
 @pytest.mark.req("chat.status")
-async def test_what_is_known_of_the_context_is_forgotten_with_the_conversation(
+async def test_context_usage_is_reset_with_the_conversation(
     tmp_path: Path,
 ) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         for command in ("/agent twin", "/new"):
             await send_message(terminal, "!usage 4321 5\n!say yes")
             await terminal.wait_for_view("4.3k/100k")

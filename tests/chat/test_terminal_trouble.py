@@ -1,4 +1,4 @@
-"""The chat where things are not as they should be: no daemon, no colour, no cursor, no room."""
+"""The chat under difficult conditions: no daemon, no colour, no cursor, no room."""
 
 import re
 import signal
@@ -21,47 +21,47 @@ COLOURS = re.compile(rb"\x1b\[[0-9;]*\b(?:3[0-7]|4[0-7]|9[0-7]|38;5;\d+|48;5;\d+
 
 @at_both_sizes
 @pytest.mark.req("chat.daemon.restart")
-async def test_a_daemon_that_is_killed_and_comes_back_is_found_again(
+async def test_the_chat_reconnects_to_a_restarted_daemon(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, size=size) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, size=size) as terminal,
     ):
         await send_message(terminal, "!say begun and\n!wait\n!say done")
-        await served.model.until_waiting()
+        await daemon.model.until_waiting()
         terminal.type_keys("half a thought")
         await terminal.wait_for_view("> half a thought")
-        await served.kill()
+        await daemon.kill()
         await terminal.wait_for_view("no daemon")
-        await served.start()
+        await daemon.start()
         await terminal.wait_for_text("the daemon is back")
         await terminal.wait_for_view("ready")
         assert "> half a thought" in terminal.view_text
         terminal.type_keys(" and the rest" + ENTER)
         await terminal.wait_for_text("heard: half a thought and the rest")
-        async with served.client() as client:
+        async with daemon.client() as client:
             page = await client.list_messages("crab")
         said_by_me = [m.content for m in page.messages if m.role == "user"]
         assert said_by_me == ["!say begun and\n!wait\n!say done", "half a thought and the rest"]
 
 
 @pytest.mark.req("chat.daemon.start")
-async def test_a_daemon_that_was_killed_is_started_again_when_nobody_else_does(
+async def test_the_chat_starts_a_killed_daemon_again(
     tmp_path: Path,
 ) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         await send_message(terminal, "hello")
         await terminal.wait_for_text("heard: hello")
-        await served.kill()
+        await daemon.kill()
         await send_message(terminal, "are you there")
         await terminal.wait_for_text("heard: are you there")
         assert "started crabtalkd" in terminal.full_text
-        assert served.holder_pid is not None
+        assert daemon.holder_pid is not None
 
 
 @pytest.mark.req("chat.daemon.none")
-async def test_without_a_daemon_and_forbidden_to_start_one_it_says_so(tmp_path: Path) -> None:
+async def test_without_a_daemon_and_with_no_start_it_fails(tmp_path: Path) -> None:
     async with open_chat(tmp_path / "home", "--no-start") as terminal:
         assert await terminal.wait_for_exit() == 1
         assert "crabtalk: no daemon answers" in " ".join(terminal.full_text.split())
@@ -71,13 +71,13 @@ async def test_without_a_daemon_and_forbidden_to_start_one_it_says_so(tmp_path: 
 @pytest.mark.parametrize("rewraps", [True, False], ids=["rewraps", "hides"])
 @pytest.mark.req("chat.resize")
 @pytest.mark.slow
-async def test_it_can_be_resized_in_the_middle_of_an_answer(tmp_path: Path, rewraps: bool) -> None:
+async def test_the_terminal_can_be_resized_during_an_answer(tmp_path: Path, rewraps: bool) -> None:
     known = "7600" if rewraps else ""
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, VTE_VERSION=known) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, VTE_VERSION=known) as terminal,
     ):
-        # So many that it is still speaking when it was resized for the last time.
+        # Enough chunks that the answer still streams at the last resize.
         await send_message(terminal, "!chunks 1000 400")
         for count, size in ((100, (40, 15)), (250, (100, 30)), (400, (80, 24))):
             await wait_for_stamps(terminal, count)
@@ -89,12 +89,12 @@ async def test_it_can_be_resized_in_the_middle_of_an_answer(tmp_path: Path, rewr
         await terminal.wait_for_view("> 100,250,400,still here")
         assert terminal.view_text.count("ready") == 1
         assert "Esc stops" not in terminal.full_text
-        async with served.client() as client:
+        async with daemon.client() as client:
             page = await client.list_messages("crab")
         spoken = STAMP.findall(page.messages[-1].content)
         seen = STAMP.findall(terminal.full_text)
-        # What was on its way to the terminal when its size changed was drawn for another size: a
-        # line of that may stay, or go. What was hidden by a narrower edge is gone.
+        # Output that was on its way during a resize was drawn for the old size: one of its lines
+        # may stay or vanish. Text hidden by a narrower edge is lost.
         assert len(seen) - len(set(seen)) <= 3 * 5
         once = list(dict.fromkeys(seen))
         assert once == sorted(once)
@@ -103,10 +103,10 @@ async def test_it_can_be_resized_in_the_middle_of_an_answer(tmp_path: Path, rewr
 
 
 @pytest.mark.req("chat.resize")
-async def test_a_terminal_that_wraps_anew_is_left_without_remains(tmp_path: Path) -> None:
+async def test_resizing_a_rewrapping_terminal_leaves_no_remains(tmp_path: Path) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, VTE_VERSION="7600") as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, VTE_VERSION="7600") as terminal,
     ):
         await send_message(terminal, "hello")
         await terminal.wait_for_text("heard: hello")
@@ -126,15 +126,15 @@ async def wait_for_cursor(terminal: ChatTerminal, column: int) -> None:
 
 
 async def wait_for_stamps(terminal: ChatTerminal, count: int) -> None:
-    found = re.compile(rb"\b\d{19}\b")
-    await terminal.wait_until(lambda: len(set(found.findall(terminal.written))) >= count)
+    stamp = re.compile(rb"\b\d{19}\b")
+    await terminal.wait_until(lambda: len(set(stamp.findall(terminal.written))) >= count)
 
 
 @pytest.mark.req("chat.no_colour")
-async def test_without_colour_there_is_none(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served:
+async def test_no_color_disables_colours(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon:
         for no_colour in ("1", ""):
-            async with open_chat(served.home, NO_COLOR=no_colour) as terminal:
+            async with open_chat(daemon.home, NO_COLOR=no_colour) as terminal:
                 await send_message(terminal, "# a title\n\nsome *words* and `code`")
                 await terminal.wait_for_text("heard:")
                 await terminal.wait_for_view("ready")
@@ -143,21 +143,21 @@ async def test_without_colour_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(20, 5), (24, 8), (200, 60)], ids=str)
 @pytest.mark.req("chat.resize")
-async def test_it_fits_whatever_the_size(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_the_chat_fits_any_terminal_size(tmp_path: Path, size: tuple[int, int]) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, size=size) as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, size=size) as terminal,
     ):
         await terminal.wait_for_view("ready")
         terminal.type_keys("/")
         await terminal.wait_for_view("/help")
         terminal.type_keys("\x7f!say begun\n!wait\n!say done" + ENTER)
-        await served.model.until_waiting()
+        await daemon.model.until_waiting()
         terminal.type_keys("steer one" + ENTER)
         terminal.type_keys(get_control_key("J").join(f"line {number}" for number in range(9)))
         await terminal.wait_for_view("line 8")
         assert "too small" not in terminal.view_text
-        served.model.release()
+        daemon.model.release()
         await terminal.wait_for_view("ready")
         terminal.type_keys(get_control_key("C"))
         terminal.type_keys(get_control_key("C"))
@@ -166,10 +166,10 @@ async def test_it_fits_whatever_the_size(tmp_path: Path, size: tuple[int, int]) 
 
 
 @pytest.mark.req("chat.typewriter")
-async def test_where_only_ascii_can_be_shown_nothing_else_is_written(tmp_path: Path) -> None:
+async def test_only_ascii_is_written_to_an_ascii_terminal(tmp_path: Path) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, PYTHONIOENCODING="ascii") as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, PYTHONIOENCODING="ascii") as terminal,
     ):
         question = '{"question": "Red?", "header": "h", "options": ["a", "b"]}'
         await send_message(terminal, f'!tool ask_user {{"questions": [{question}]}}')
@@ -183,10 +183,10 @@ async def test_where_only_ascii_can_be_shown_nothing_else_is_written(tmp_path: P
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 @pytest.mark.req("chat.leave")
-async def test_whoever_ends_it_from_outside_gets_the_terminal_back_as_it_was(
+async def test_a_signal_ends_the_chat_and_restores_the_terminal(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    async with run_scripted_daemon(tmp_path) as served, open_chat(served.home) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon, open_chat(daemon.home) as terminal:
         before = terminal.modes
         await terminal.wait_for_view("ready")
         assert terminal.modes != before
@@ -196,7 +196,7 @@ async def test_whoever_ends_it_from_outside_gets_the_terminal_back_as_it_was(
 
 
 async def wait_for_prompt(terminal: ChatTerminal) -> None:
-    """Until there is a prompt and nothing behind it."""
+    """Wait until the last line is an empty prompt."""
     await terminal.wait_until(lambda: [line for line in terminal.screen if line][-1:] == [">"])
 
 
@@ -205,8 +205,8 @@ async def test_a_dumb_terminal_gets_lines_and_no_escapes(tmp_path: Path) -> None
     question = '{"question": "Red?", "header": "h", "options": ["a", "b"]}'
     ask = f'!tool ask_user {{"questions": [{question}]}}'
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, TERM="dumb") as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, TERM="dumb") as terminal,
     ):
         await wait_for_prompt(terminal)
         terminal.type_keys("good morning\n")
@@ -227,15 +227,15 @@ async def test_a_dumb_terminal_gets_lines_and_no_escapes(tmp_path: Path) -> None
 @pytest.mark.req("chat.dumb")
 async def test_at_a_dumb_terminal_ctrl_c_stops_and_a_second_one_leaves(tmp_path: Path) -> None:
     async with (
-        run_scripted_daemon(tmp_path) as served,
-        open_chat(served.home, TERM="dumb") as terminal,
+        run_scripted_daemon(tmp_path) as daemon,
+        open_chat(daemon.home, TERM="dumb") as terminal,
     ):
         await wait_for_prompt(terminal)
         terminal.type_keys("good morning\n")
         await terminal.wait_for_text("heard: good morning")
         await wait_for_prompt(terminal)
         terminal.type_keys('!tool bash {"command": "sleep 60"}\n')
-        await served.model.until_asked(2)
+        await daemon.model.until_asked(2)
         terminal.type_keys(get_control_key("C"))
         await terminal.wait_for_text("again leaves")
         terminal.type_keys(get_control_key("C"))
@@ -243,12 +243,12 @@ async def test_at_a_dumb_terminal_ctrl_c_stops_and_a_second_one_leaves(tmp_path:
 
 
 @pytest.mark.req("chat.history.fast")
-async def test_of_a_long_conversation_the_last_screenfuls_are_shown(tmp_path: Path) -> None:
-    async with run_scripted_daemon(tmp_path) as served:
-        async with served.client() as client:
+async def test_the_last_screens_of_a_long_conversation_are_shown(tmp_path: Path) -> None:
+    async with run_scripted_daemon(tmp_path) as daemon:
+        async with daemon.client() as client:
             for number in range(120):
                 await client.send("crab", f"!say answer {number}.")
-        async with open_chat(served.home) as terminal:
+        async with open_chat(daemon.home) as terminal:
             await terminal.wait_for_view("ready")
             answers = re.findall(r"^answer (\d+)\.", terminal.full_text, re.MULTILINE)
             assert answers[-1] == "119"
@@ -258,11 +258,11 @@ async def test_of_a_long_conversation_the_last_screenfuls_are_shown(tmp_path: Pa
 
 @at_both_sizes
 @pytest.mark.req("chat.greeting")
-async def test_the_first_time_it_says_who_answers_how_to_do_better_and_how_to_leave(
+async def test_a_new_conversation_begins_with_a_greeting(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
-    async with run_scripted_daemon(tmp_path) as served:
-        async with open_chat(served.home, size=size) as terminal:
+    async with run_scripted_daemon(tmp_path) as daemon:
+        async with open_chat(daemon.home, size=size) as terminal:
             await terminal.wait_for_view("ready")
             greeting = " ".join(" ".join(terminal.lines).split())
             assert "crab answers with scripted" in greeting
@@ -273,7 +273,7 @@ async def test_the_first_time_it_says_who_answers_how_to_do_better_and_how_to_le
                 assert sum(map(bool, terminal.lines)) == 3 + 2  # and the prompt, and the status
             await send_message(terminal, "hello")
             await terminal.wait_for_text("heard: hello")
-        async with open_chat(served.home, size=size) as terminal:
+        async with open_chat(daemon.home, size=size) as terminal:
             await terminal.wait_for_view("ready")
             assert "crabtalkd setup" not in terminal.full_text
             assert "heard: hello" in terminal.full_text
@@ -281,7 +281,7 @@ async def test_the_first_time_it_says_who_answers_how_to_do_better_and_how_to_le
 
 @asynccontextmanager
 async def open_starting_chat(home: Path, **env: Any) -> AsyncIterator[ChatTerminal]:
-    """A chat that starts a daemon of its own, which is ended with it."""
+    """Open a chat that starts a daemon, which is killed at the end."""
     try:
         async with open_chat(home, **env) as terminal:
             yield terminal
@@ -291,10 +291,10 @@ async def open_starting_chat(home: Path, **env: Any) -> AsyncIterator[ChatTermin
 
 
 @pytest.mark.req("chat.greeting")
-async def test_a_model_that_is_found_on_the_first_start_is_in_the_greeting(tmp_path: Path) -> None:
+async def test_a_model_found_on_the_first_start_is_in_the_greeting(tmp_path: Path) -> None:
     async with model_server() as model:
-        found = {"OPENAI_API_KEY": "of-the-tests", "OPENAI_BASE_URL": model.url}
-        async with open_starting_chat(tmp_path / "home", **found) as terminal:
+        model_env = {"OPENAI_API_KEY": "of-the-tests", "OPENAI_BASE_URL": model.url}
+        async with open_starting_chat(tmp_path / "home", **model_env) as terminal:
             await terminal.wait_for_view("ready")
             greeting = " ".join(" ".join(terminal.lines).split())
             assert "crab answers with scripted: it is the first that was found" in greeting
@@ -302,10 +302,10 @@ async def test_a_model_that_is_found_on_the_first_start_is_in_the_greeting(tmp_p
 
 
 @pytest.mark.req("chat.greeting")
-async def test_where_no_model_is_found_neither_greeting_nor_status_has_one(tmp_path: Path) -> None:
+async def test_without_a_model_the_greeting_says_so(tmp_path: Path) -> None:
     home = tmp_path / "home"
     prepare_home(home, AGENTS, '[llm]\nbase_url = "http://127.0.0.1:9/v1"\nmax_retries = 0\n')
     async with open_starting_chat(home) as terminal:
         await terminal.wait_for_view("ready")
-        assert "No model is set up yet, so nobody can answer." in terminal.full_text
+        assert "No model is set up yet, so no agent can answer." in terminal.full_text
         assert "crab · auto mode · ready" in terminal.view_text

@@ -1,4 +1,4 @@
-"""Tool calls in a few words."""
+"""Summaries of tool calls."""
 
 import json
 from typing import Any
@@ -9,14 +9,14 @@ from crabtalk.chat.tool_calls import ChatToolCall
 
 
 def make_call(name: str, output: str = "", **arguments: Any) -> ChatToolCall:
-    made = ChatToolCall("c1", name, json.dumps(arguments) if arguments else "")
-    made.output = output
-    return made
+    call = ChatToolCall("c1", name, json.dumps(arguments) if arguments else "")
+    call.output = output
+    return call
 
 
 @pytest.mark.req("chat.show.call")
 @pytest.mark.parametrize(
-    ("made", "about"),
+    ("call", "summary"),
     [
         (make_call("bash", command="make test"), "make test"),
         (make_call("bash", command="  cd x\nmake"), "cd x …"),
@@ -38,11 +38,11 @@ def make_call(name: str, output: str = "", **arguments: Any) -> ChatToolCall:
         (make_call("ask_user", questions=7), ""),
     ],
 )
-def test_a_call_is_known_by_what_it_is_about(made: ChatToolCall, about: str) -> None:
-    assert made.summary == about
+def test_a_call_is_summarised_by_its_main_argument(call: ChatToolCall, summary: str) -> None:
+    assert call.summary == summary
 
 
-def test_however_long_its_arguments_are_the_label_is_short() -> None:
+def test_the_summary_of_long_arguments_is_short() -> None:
     assert len(make_call("bash", command="x" * 100_000).summary) <= 200
     assert len(make_call("other", a="x" * 100_000, b=["y"] * 10_000).summary) <= 200
     assert len(ChatToolCall("c1", "bash", "x" * 3_000_000).summary) <= 200
@@ -50,16 +50,16 @@ def test_however_long_its_arguments_are_the_label_is_short() -> None:
 
 
 @pytest.mark.req("chat.show.output")
-def test_colours_of_other_programs_are_left_out_whichever_tool_ran_them() -> None:
+def test_colour_escapes_in_outputs_are_removed() -> None:
     assert make_call("npm__test", "\x1b[32mok\x1b[39m\n").display_output == "ok\n"
 
 
 @pytest.mark.req("chat.show.output")
-def test_of_a_command_what_it_printed_is_shown() -> None:
+def test_for_a_command_its_output_is_shown() -> None:
     def shown(is_error: bool = False, before: str = "", **outcome: Any) -> str:
-        made = make_call("bash", before + json.dumps(outcome), command="x")
-        made.is_error = is_error
-        return made.display_output
+        call = make_call("bash", before + json.dumps(outcome), command="x")
+        call.is_error = is_error
+        return call.display_output
 
     assert shown(stdout="out\n", stderr="noise", exit_code=0) == "out"
     assert shown(stdout="\x1b[1;31mred\x1b[0m \x1b[38:5:9mtoo\x1b[m", exit_code=0) == "red too"
@@ -77,22 +77,22 @@ def test_of_a_command_what_it_printed_is_shown() -> None:
 
 
 @pytest.mark.req("chat.show.ask")
-def test_answers_stand_with_their_questions() -> None:
+def test_answers_are_paired_with_their_questions() -> None:
     questions = [{"question": "Which?"}, {"question": "How many?"}]
-    made = make_call("ask_user", '{"Which?": "blue", "Other": "x"}', questions=questions)
-    assert made.pair_answers() == [("Which?", "blue"), ("How many?", "")]
-    made = make_call("ask_user", "the blue one", questions=questions)
-    assert made.pair_answers() == [("Which? / How many?", "the blue one")]
+    call = make_call("ask_user", '{"Which?": "blue", "Other": "x"}', questions=questions)
+    assert call.pair_answers() == [("Which?", "blue"), ("How many?", "")]
+    call = make_call("ask_user", "the blue one", questions=questions)
+    assert call.pair_answers() == [("Which? / How many?", "the blue one")]
 
 
 @pytest.mark.req("chat.show.tree")
-def test_tasks_end_well_or_not_or_go_on() -> None:
+def test_tasks_succeed_fail_or_go_on() -> None:
     tasks = [{"message": "a"}, {"message": "b", "agent": "scout"}]
     output = [{"agent": "w", "result": "1", "error": None}, {"result": None, "error": "gone"}]
-    made = make_call("delegate", json.dumps(output), tasks=tasks)
-    assert made.tasks == [("worker", "a"), ("scout", "b")]
-    assert made.parse_task_results() == [(False, ""), (True, "gone")]
-    made = make_call("delegate", json.dumps([{"task_id": "x"}] * 2), tasks=tasks)
-    assert made.parse_task_results() == [(None, ""), (None, "")]
+    call = make_call("delegate", json.dumps(output), tasks=tasks)
+    assert call.tasks == [("worker", "a"), ("scout", "b")]
+    assert call.parse_task_results() == [(False, ""), (True, "gone")]
+    call = make_call("delegate", json.dumps([{"task_id": "x"}] * 2), tasks=tasks)
+    assert call.parse_task_results() == [(None, ""), (None, "")]
     for unreadable in ("", "[]", "{}", "nonsense", "[1]"):
         assert make_call("delegate", unreadable, tasks=tasks).parse_task_results() is None

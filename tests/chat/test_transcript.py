@@ -1,4 +1,4 @@
-"""What a chat shows of its turns."""
+"""The transcript of a chat's turns."""
 
 import json
 
@@ -28,17 +28,17 @@ BASH = '{"command": "make test"}'
 
 
 @pytest.mark.req("chat.show.turn")
-def test_a_turn_from_its_first_word_to_its_end() -> None:
-    drawn = DrawnTranscript()
-    drawn.transcript.add_message("What is here?", agent="crab")
-    drawn.handle_events(start_event(), *thinking_events("I should ", "look."), after=1.0)
-    drawn.handle_events(
+def test_a_whole_turn_is_shown() -> None:
+    drawing = DrawnTranscript()
+    drawing.transcript.add_message("What is here?", agent="crab")
+    drawing.handle_events(start_event(), *thinking_events("I should ", "look."), after=1.0)
+    drawing.handle_events(
         tool_start_event(make_tool_call("bash", BASH)),
         tool_result_event("a.txt"),
         tools_complete_event(),
     )
-    drawn.handle_events(*text_events("One file:\n\n- `a.txt`"), end_event())
-    assert drawn.printed_lines == [
+    drawing.handle_events(*text_events("One file:\n\n- `a.txt`"), end_event())
+    assert drawing.printed_lines == [
         "❯ What is here?",
         "",
         "thought for 3.0s · Ctrl+T",
@@ -49,204 +49,206 @@ def test_a_turn_from_its_first_word_to_its_end() -> None:
         "",
         "• `a.txt`",
     ]
-    assert not drawn.transcript.is_running
-    assert drawn.transcript.end is not None
-    assert drawn.live_lines == []
+    assert not drawing.transcript.is_running
+    assert drawing.transcript.end is not None
+    assert drawing.live_lines == []
 
 
 @pytest.mark.req("chat.show.settled")
-def test_what_was_taken_is_never_given_out_again() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event(), chunk_event("one\n\ntwo"))
-    assert drawn.printed_lines == ["one"]
-    assert drawn.take_text() == ""
-    assert drawn.live_lines == ["", "two"]
-    drawn.handle_events(end_event())
-    assert drawn.printed_lines == ["one", "", "two"]
+def test_finished_text_is_given_out_once() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event(), chunk_event("one\n\ntwo"))
+    assert drawing.printed_lines == ["one"]
+    assert drawing.take_text() == ""
+    assert drawing.live_lines == ["", "two"]
+    drawing.handle_events(end_event())
+    assert drawing.printed_lines == ["one", "", "two"]
 
 
 @pytest.mark.req("chat.show.thinking")
-def test_thinking_is_seen_while_it_lasts_then_a_line_and_in_full_when_asked_for() -> None:
-    drawn = DrawnTranscript()
+def test_a_thought_is_shown_live_then_as_a_line_and_can_be_shown_in_full() -> None:
+    drawing = DrawnTranscript()
     opening, *pieces, closing = thinking_events("I should look. ", "Then say it.")
-    drawn.handle_events(start_event(), opening, *pieces, after=1.0)
-    assert drawn.live_lines == ["⠋ thinking  2.0s", "  I should look. Then say it."]
-    drawn.handle_events(closing)
-    assert drawn.printed_lines == ["thought for 2.0s · Ctrl+T"]
-    drawn.handle_events(*text_events("Yes."), end_event())
-    assert drawn.transcript.render_full("thinking", 80) == "I should look. Then say it.\n"
+    drawing.handle_events(start_event(), opening, *pieces, after=1.0)
+    assert drawing.live_lines == ["⠋ thinking  2.0s", "  I should look. Then say it."]
+    drawing.handle_events(closing)
+    assert drawing.printed_lines == ["thought for 2.0s · Ctrl+T"]
+    drawing.handle_events(*text_events("Yes."), end_event())
+    assert drawing.transcript.render_full("thinking", 80) == "I should look. Then say it.\n"
     assert DrawnTranscript().transcript.render_full("thinking", 80) == ""
 
 
 @pytest.mark.req("chat.show.call")
-def test_an_early_notice_gives_way_to_the_calls_it_announced() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+def test_announced_calls_are_replaced_by_the_real_calls() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         start_event(),
         chunk_event("Let me look."),
         tool_start_event(make_tool_call("bash"), early=True),
     )
-    assert drawn.live_lines == ["Let me look.", "", "⠋ bash(…)  0.0s"]
-    drawn.handle_events(
+    assert drawing.live_lines == ["Let me look.", "", "⠋ bash(…)  0.0s"]
+    drawing.handle_events(
         tool_start_event(
             make_tool_call("bash", BASH), make_tool_call("recall", '{"query": "x"}', "c2")
         )
     )
-    assert drawn.printed_lines == ["Let me look."]
-    assert drawn.live_lines == ["", "⠋ bash(make test)  0.0s", "⠋ recall(x)  0.0s"]
+    assert drawing.printed_lines == ["Let me look."]
+    assert drawing.live_lines == ["", "⠋ bash(make test)  0.0s", "⠋ recall(x)  0.0s"]
 
 
 @pytest.mark.req("chat.show.call")
-def test_calls_are_shown_for_good_as_they_end_and_how_far_the_others_are() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+def test_ended_calls_are_printed_while_others_show_progress() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         start_event(),
         tool_start_event(
             make_tool_call("bash", BASH), make_tool_call("recall", '{"query": "x"}', "c2")
         ),
     )
-    drawn.handle_feed_events(
+    drawing.handle_feed_events(
         feed_event(
             wire.TOOL_PROGRESS, "r1", agent="crab", call_id="c1", content="\x1b[1m3/10\x1b[m"
         )
     )
-    drawn.handle_events(tool_result_event("no entries", "c2", milliseconds=1), after=1.5)
-    assert drawn.printed_lines == ["✓ recall(x)  1ms", "  no entries"]
-    assert drawn.live_lines == ["⠴ bash(make test)  3/10  1.5s"]
-    drawn.handle_events(tool_result_event("done"), tools_complete_event())
-    assert drawn.printed_lines[2:] == ["✓ bash(make test)  3.2s", "  done"]
+    drawing.handle_events(tool_result_event("no entries", "c2", milliseconds=1), after=1.5)
+    assert drawing.printed_lines == ["✓ recall(x)  1ms", "  no entries"]
+    assert drawing.live_lines == ["⠴ bash(make test)  3/10  1.5s"]
+    drawing.handle_events(tool_result_event("done"), tools_complete_event())
+    assert drawing.printed_lines[2:] == ["✓ bash(make test)  3.2s", "  done"]
 
 
 @pytest.mark.req("chat.show.bounded")
 def test_fifty_calls_at_once_fit_and_each_is_shown_once() -> None:
-    drawn = DrawnTranscript()
-    drawn.height = 10
-    drawn.handle_events(
+    drawing = DrawnTranscript()
+    drawing.height = 10
+    drawing.handle_events(
         start_event(),
         tool_start_event(
             *(make_tool_call("read", f'{{"path": "f{n}"}}', f"c{n}") for n in range(50))
         ),
     )
-    assert len(drawn.live_lines) == 10
-    assert drawn.live_lines[-1] == "… 41 more running"
+    assert len(drawing.live_lines) == 10
+    assert drawing.live_lines[-1] == "… 41 more running"
     for number in reversed(range(50)):
-        drawn.handle_events(tool_result_event("", f"c{number}"))
-    drawn.handle_events(tools_complete_event())
-    assert drawn.printed_lines == [f"✓ read(f{n})  3.2s" for n in reversed(range(50))]
-    assert drawn.live_lines == []
+        drawing.handle_events(tool_result_event("", f"c{number}"))
+    drawing.handle_events(tools_complete_event())
+    assert drawing.printed_lines == [f"✓ read(f{n})  3.2s" for n in reversed(range(50))]
+    assert drawing.live_lines == []
 
 
 @pytest.mark.req("chat.show.output")
-def test_all_outputs_of_the_last_turn_that_had_some_can_be_seen() -> None:
-    drawn = DrawnTranscript()
+def test_all_outputs_of_the_last_turn_with_calls_can_be_shown() -> None:
+    drawing = DrawnTranscript()
     output = "\n".join(map(str, range(100)))
-    drawn.handle_events(
+    drawing.handle_events(
         start_event(),
         tool_start_event(make_tool_call("read", '{"path": "a"}')),
         tool_result_event(output),
         tools_complete_event(),
         end_event(),
     )
-    assert "more lines, Ctrl+O" in drawn.printed
-    drawn.handle_events(start_event(run_id="r2"), *text_events("Nothing to add."), end_event())
-    shown = drawn.transcript.render_full("output", 80).splitlines()
+    assert "more lines, Ctrl+O" in drawing.printed
+    drawing.handle_events(start_event(run_id="r2"), *text_events("Nothing to add."), end_event())
+    shown = drawing.transcript.render_full("output", 80).splitlines()
     assert shown == ["✓ read(a)  3.2s", *(f"  {n}" for n in range(100))]
-    drawn.handle_events(
+    drawing.handle_events(
         start_event(run_id="r3"),
         tool_start_event(make_tool_call("read", "{}")),
         tool_result_event("b"),
         tools_complete_event(),
         end_event(),
     )
-    assert drawn.transcript.render_full("output", 80).splitlines() == ["✓ read  3.2s", "  b"]
+    assert drawing.transcript.render_full("output", 80).splitlines() == ["✓ read  3.2s", "  b"]
     assert DrawnTranscript().transcript.render_full("output", 80) == ""
 
 
 @pytest.mark.req("chat.show.bounded")
-def test_of_endless_outputs_the_last_are_kept() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event())
+def test_only_the_latest_outputs_are_stored() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event())
     for number in range(200):
         info = make_tool_call("read", f'{{"path": "f{number}"}}', f"c{number}")
-        drawn.handle_events(
+        drawing.handle_events(
             tool_start_event(info),
             tool_result_event("x" * 60_000, f"c{number}"),
             tools_complete_event(),
         )
-    shown = drawn.transcript.render_full("output", 80)
+    shown = drawing.transcript.render_full("output", 80)
     assert 3_000_000 < len(shown) < 6_000_000
     assert "f199" in shown
     assert "f0)" not in shown
 
 
 @pytest.mark.req("chat.show.guest")
-def test_what_a_guest_says_is_headed_by_its_name() -> None:
-    drawn = DrawnTranscript(look=Theme())
-    drawn.transcript.add_message("and you?", agent="crab", guest="twin")
-    drawn.handle_events(
+def test_a_guests_answer_has_its_name_as_heading() -> None:
+    drawing = DrawnTranscript(theme=Theme())
+    drawing.transcript.add_message("and you?", agent="crab", guest="twin")
+    drawing.handle_events(
         start_event("twin"), *text_events("I agree.", agent="twin"), end_event(agent="twin")
     )
-    assert drawn.printed_lines == ["❯ @twin and you?", "", "twin", "I agree."]
-    assert Theme().get_guest_colour("twin") in drawn.printed
-    drawn.transcript.add_message("and you?", agent="crab")
-    drawn.handle_events(start_event(), *text_events("I too."), end_event())
-    assert drawn.printed_lines[4:] == ["", "❯ and you?", "", "I too."]
+    assert drawing.printed_lines == ["❯ @twin and you?", "", "twin", "I agree."]
+    assert Theme().get_guest_colour("twin") in drawing.printed
+    drawing.transcript.add_message("and you?", agent="crab")
+    drawing.handle_events(start_event(), *text_events("I too."), end_event())
+    assert drawing.printed_lines[4:] == ["", "❯ and you?", "", "I too."]
 
 
 @pytest.mark.req("chat.show.ask")
-def test_a_question_waits_until_it_is_answered_or_cannot_be_any_more() -> None:
+def test_a_question_is_pending_until_answered_or_the_step_ends() -> None:
     asking = wire.StreamEvent(
         ask_user=wire.AskUserEvent(questions=[wire.AskQuestion(question="Which?")], ask_id="q1")
     )
     arguments = json.dumps({"questions": [{"question": "Which?", "header": "Colour"}]})
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         start_event(), tool_start_event(make_tool_call("ask_user", arguments)), asking
     )
-    assert get_pending_ask_id(drawn) == "q1"
-    drawn.handle_events(tool_result_event('{"Which?": "blue"}'))
-    assert get_pending_ask_id(drawn) == ""
-    assert drawn.printed_lines == ["✓ ask_user(Colour)  3.2s", "  Which?", "    blue"]
+    assert get_pending_ask_id(drawing) == "q1"
+    drawing.handle_events(tool_result_event('{"Which?": "blue"}'))
+    assert get_pending_ask_id(drawing) == ""
+    assert drawing.printed_lines == ["✓ ask_user(Colour)  3.2s", "  Which?", "    blue"]
     for settling in (tools_complete_event(), end_event()):
-        drawn.handle_events(start_event(), asking)
-        assert get_pending_ask_id(drawn) == "q1"
-        drawn.handle_events(settling)
-        assert get_pending_ask_id(drawn) == ""
-    drawn.handle_events(start_event(), asking)
-    drawn.transcript.clear_question()
-    assert get_pending_ask_id(drawn) == ""
+        drawing.handle_events(start_event(), asking)
+        assert get_pending_ask_id(drawing) == "q1"
+        drawing.handle_events(settling)
+        assert get_pending_ask_id(drawing) == ""
+    drawing.handle_events(start_event(), asking)
+    drawing.transcript.clear_question()
+    assert get_pending_ask_id(drawing) == ""
 
 
-def get_pending_ask_id(drawn: DrawnTranscript) -> str:
-    """The question that waits for an answer."""
-    return drawn.transcript.pending_ask.ask_id if drawn.transcript.pending_ask is not None else ""
+def get_pending_ask_id(drawing: DrawnTranscript) -> str:
+    """Return the id of the pending question; empty if there is none."""
+    return (
+        drawing.transcript.pending_ask.ask_id if drawing.transcript.pending_ask is not None else ""
+    )
 
 
-def test_what_is_said_into_a_turn_is_shown_when_it_is_heard() -> None:
-    drawn = DrawnTranscript()
+def test_a_steer_is_shown_when_the_turn_reads_it() -> None:
+    drawing = DrawnTranscript()
     steered = wire.StreamEvent(user_steered=wire.UserSteeredEvent(content="only the first"))
-    drawn.handle_events(start_event(), steered, *text_events("All right."), end_event())
-    assert drawn.printed_lines == ["❯ only the first", "", "All right."]
+    drawing.handle_events(start_event(), steered, *text_events("All right."), end_event())
+    assert drawing.printed_lines == ["❯ only the first", "", "All right."]
 
 
-def test_usage_is_that_of_the_last_call() -> None:
-    drawn = DrawnTranscript()
+def test_usage_is_that_of_the_last_event() -> None:
+    drawing = DrawnTranscript()
     for tokens in (10, 20):
         usage = wire.TokenUsage(prompt_tokens=tokens)
-        drawn.handle_events(wire.StreamEvent(context_usage=wire.ContextUsageEvent(usage=usage)))
-    assert drawn.transcript.usage is not None
-    assert drawn.transcript.usage.usage.prompt_tokens == 20
+        drawing.handle_events(wire.StreamEvent(context_usage=wire.ContextUsageEvent(usage=usage)))
+    assert drawing.transcript.usage is not None
+    assert drawing.transcript.usage.usage.prompt_tokens == 20
 
 
 @pytest.mark.req("chat.show.live")
-def test_when_nothing_comes_it_is_said_how_long() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event())
-    assert drawn.live_lines == []
-    drawn.now += 3
-    assert drawn.live_lines == ["⠋ waiting  3.0s"]
-    drawn.handle_events(chunk_event("x"))
-    assert drawn.live_lines == ["x"]
+def test_a_silent_turn_shows_how_long_it_waits() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event())
+    assert drawing.live_lines == []
+    drawing.now += 3
+    assert drawing.live_lines == ["⠋ waiting  3.0s"]
+    drawing.handle_events(chunk_event("x"))
+    assert drawing.live_lines == ["x"]
 
 
 # ── Endings ─────────────────────────────────────────────────────────────────────────────────────
@@ -269,95 +271,95 @@ def test_when_nothing_comes_it_is_said_how_long() -> None:
         (wire.STOP_REASON_MAX_ITERATIONS, "", ["· it used up its steps; say so to go on"]),
     ],
 )
-def test_how_a_turn_ended_is_said_where_the_answer_does_not_show_it(
+def test_an_ending_the_answer_does_not_show_gets_a_notice(
     reason: "wire.StopReason.ValueType", error: str, shown: list[str]
 ) -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event(), end_event(reason, error))
-    assert drawn.printed_lines == shown
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event(), end_event(reason, error))
+    assert drawing.printed_lines == shown
 
 
 @pytest.mark.req("chat.show.endings")
 @pytest.mark.parametrize("reason", [wire.STOP_REASON_CANCELLED, wire.STOP_REASON_ERROR])
-def test_a_turn_that_ends_with_something_open_closes_it(
+def test_the_end_of_a_turn_closes_everything_open(
     reason: "wire.StopReason.ValueType",
 ) -> None:
     error = "gone" if reason == wire.STOP_REASON_ERROR else ""
     last = "✗ gone" if error else "· stopped"
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event(), chunk_event("So **far"), end_event(reason, error))
-    assert drawn.printed_lines == ["So **far", "", last]
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event(), chunk_event("So **far"), end_event(reason, error))
+    assert drawing.printed_lines == ["So **far", "", last]
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         start_event(), *thinking_events("I")[:-1], end_event(reason, error), after=1.0
     )
-    assert drawn.printed_lines == ["thought for 2.0s · Ctrl+T", last]
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+    assert drawing.printed_lines == ["thought for 2.0s · Ctrl+T", last]
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         start_event(),
         chunk_event("```\ncode"),
         tool_start_event(make_tool_call("bash"), early=True),
         end_event(reason, error),
     )
-    assert drawn.printed_lines == ["───", "code", "", last]
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+    assert drawing.printed_lines == ["───", "code", "", last]
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         start_event(), tool_start_event(make_tool_call("bash", BASH)), end_event(reason, error)
     )
     why = "the turn ended before it did" if error else "stopped"
-    assert drawn.printed_lines == ["✗ bash(make test)", f"  {why}", last]
-    assert (drawn.live_lines, drawn.transcript.is_running) == ([], False)
+    assert drawing.printed_lines == ["✗ bash(make test)", f"  {why}", last]
+    assert (drawing.live_lines, drawing.transcript.is_running) == ([], False)
 
 
 @pytest.mark.req("chat.show.endings")
-def test_a_stream_that_breaks_off_leaves_nothing_open() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+def test_a_broken_stream_leaves_nothing_open() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         start_event(), chunk_event("So far"), tool_start_event(make_tool_call("bash", BASH))
     )
-    drawn.transcript.interrupt_turn(drawn.now)
-    assert drawn.printed_lines == ["So far", "", "✗ bash(make test)", "  cut off"]
-    assert (drawn.live_lines, drawn.transcript.is_running) == ([], False)
-    # And so does one that begins anew.
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+    drawing.transcript.interrupt_turn(drawing.now)
+    assert drawing.printed_lines == ["So far", "", "✗ bash(make test)", "  cut off"]
+    assert (drawing.live_lines, drawing.transcript.is_running) == ([], False)
+    # The same holds for a stream that begins again.
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         start_event(),
         chunk_event("So far"),
         start_event(run_id="r2"),
         chunk_event("Again"),
         end_event(),
     )
-    assert drawn.printed_lines == ["So far", "", "Again"]
+    assert drawing.printed_lines == ["So far", "", "Again"]
 
 
 # ── Notices and commands ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_notice_tears_no_text_apart() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event(), chunk_event("```\none\n"))
-    drawn.transcript.add_notice("the daemon is back")
-    assert drawn.live_lines == ["", "· the daemon is back"]
-    drawn.handle_events(chunk_event("two\n```\n\nafter\n\n"))
-    assert drawn.printed_lines == ["───", "one", "two", "", "after", "", "· the daemon is back"]
-    drawn.handle_events(chunk_event("and on"), end_event())
-    assert drawn.printed_lines[7:] == ["", "and on"]
+def test_a_notice_does_not_split_a_block() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event(), chunk_event("```\none\n"))
+    drawing.transcript.add_notice("the daemon is back")
+    assert drawing.live_lines == ["", "· the daemon is back"]
+    drawing.handle_events(chunk_event("two\n```\n\nafter\n\n"))
+    assert drawing.printed_lines == ["───", "one", "two", "", "after", "", "· the daemon is back"]
+    drawing.handle_events(chunk_event("and on"), end_event())
+    assert drawing.printed_lines[7:] == ["", "and on"]
 
 
-def test_a_notice_does_not_wait_for_a_call_that_runs() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(start_event(), tool_start_event(make_tool_call("bash", BASH)))
-    drawn.transcript.add_message("/agents", agent="crab")
-    drawn.transcript.add_markdown("# Agents\n\n- crab")
-    assert drawn.printed_lines == ["❯ /agents", "", "# Agents", "", "• crab"]
-    assert drawn.live_lines == ["", "⠋ bash(make test)  0.0s"]
+def test_a_notice_does_not_wait_for_a_running_call() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(start_event(), tool_start_event(make_tool_call("bash", BASH)))
+    drawing.transcript.add_message("/agents", agent="crab")
+    drawing.transcript.add_markdown("# Agents\n\n- crab")
+    assert drawing.printed_lines == ["❯ /agents", "", "# Agents", "", "• crab"]
+    assert drawing.live_lines == ["", "⠋ bash(make test)  0.0s"]
 
 
 @pytest.mark.req("chat.show.history")
-def test_what_was_said_before_is_shown_as_finished() -> None:
+def test_history_is_shown_as_finished() -> None:
     message = wire.ConversationMessage
-    drawn = DrawnTranscript()
-    drawn.transcript.add_history(
+    drawing = DrawnTranscript()
+    drawing.transcript.add_history(
         [
             message(role="system", content="You are crab."),
             message(role="user", content="What is here?"),
@@ -368,7 +370,7 @@ def test_what_was_said_before_is_shown_as_finished() -> None:
             message(role="assistant", content="I agree.", agent="twin"),
         ]
     )
-    assert drawn.printed_lines == [
+    assert drawing.printed_lines == [
         "❯ What is here?",
         "",
         "● bash(make test)",
@@ -381,15 +383,15 @@ def test_what_was_said_before_is_shown_as_finished() -> None:
         "twin",
         "I agree.",
     ]
-    assert drawn.live_lines == []
-    assert drawn.transcript.render_full("thinking", 80) == "Look.\n"
+    assert drawing.live_lines == []
+    assert drawing.transcript.render_full("thinking", 80) == "Look.\n"
 
 
 @pytest.mark.req("chat.history.failed")
-def test_calls_that_failed_and_commands_that_were_typed_are_shown_as_such() -> None:
+def test_history_shows_failed_calls_and_typed_commands() -> None:
     message = wire.ConversationMessage
-    drawn = DrawnTranscript()
-    drawn.transcript.add_history(
+    drawing = DrawnTranscript()
+    drawing.transcript.add_history(
         [
             message(role="user", content="in June\n\n<skill>…</skill>", said="/tides in June"),
             message(role="assistant", tool_calls=[make_tool_call("bash", BASH)], run_id="r1"),
@@ -398,7 +400,7 @@ def test_calls_that_failed_and_commands_that_were_typed_are_shown_as_such() -> N
             message(role="tool", content="a.txt", run_id="r1", call_id="c1"),  # an id used again
         ]
     )
-    assert drawn.printed_lines == [
+    assert drawing.printed_lines == [
         "❯ /tides in June",
         "",
         "✗ bash(make test)",
@@ -412,18 +414,20 @@ def test_calls_that_failed_and_commands_that_were_typed_are_shown_as_such() -> N
 
 
 @pytest.mark.req("chat.show.order")
-def test_what_comes_out_of_order_is_shown_as_well_as_can_be() -> None:
-    drawn = DrawnTranscript()
-    drawn.handle_events(tool_result_event("whose?", "nobody"), tools_complete_event(), end_event())
-    assert drawn.printed_lines == ["✓ a call  3.2s", "  whose?"]
-    drawn = DrawnTranscript()
-    drawn.handle_events(
+def test_events_out_of_order_are_shown() -> None:
+    drawing = DrawnTranscript()
+    drawing.handle_events(
+        tool_result_event("whose?", "unknown"), tools_complete_event(), end_event()
+    )
+    assert drawing.printed_lines == ["✓ a call  3.2s", "  whose?"]
+    drawing = DrawnTranscript()
+    drawing.handle_events(
         chunk_event("no start"), *thinking_events("in between"), chunk_event("more"), end_event()
     )
-    assert drawn.printed_lines == ["no start", "", "thought for 0.0s · Ctrl+T", "", "more"]
-    drawn = DrawnTranscript()
-    drawn.handle_events(tool_start_event(make_tool_call("bash", BASH)), tools_complete_event())
-    assert drawn.printed_lines == ["✗ bash(make test)", "  it gave no result"]
+    assert drawing.printed_lines == ["no start", "", "thought for 0.0s · Ctrl+T", "", "more"]
+    drawing = DrawnTranscript()
+    drawing.handle_events(tool_start_event(make_tool_call("bash", BASH)), tools_complete_event())
+    assert drawing.printed_lines == ["✗ bash(make test)", "  it gave no result"]
 
 
 EVENTS = [
@@ -445,7 +449,7 @@ EVENTS = [
     end_event(wire.STOP_REASON_CANCELLED),
     end_event(wire.STOP_REASON_ERROR, "e"),
     wire.StreamEvent(),
-    wire.StreamEvent.FromString(b"\xf2\x06\x01x"),  # of a kind that is not known yet
+    wire.StreamEvent.FromString(b"\xf2\x06\x01x"),  # of an unknown kind
     wire.StreamEvent(ask_user=wire.AskUserEvent()),
     wire.StreamEvent(user_steered=wire.UserSteeredEvent(content="s")),
     wire.StreamEvent(context_usage=wire.ContextUsageEvent()),
@@ -470,22 +474,22 @@ FEED = [
     width=st.sampled_from([80, 20]),
     height=st.integers(0, 8),
 )
-def test_no_order_of_events_is_too_odd(
+def test_any_order_of_events_can_be_drawn(
     events: list[wire.StreamEvent | wire.AgentEventMsg], width: int, height: int
 ) -> None:
-    drawn = DrawnTranscript(width)
-    drawn.height = height
-    drawn.transcript.add_message("hi", agent="crab")
+    drawing = DrawnTranscript(width)
+    drawing.height = height
+    drawing.transcript.add_message("hi", agent="crab")
     for event in events:
         if isinstance(event, wire.StreamEvent):
-            drawn.handle_events(event, after=0.1)
+            drawing.handle_events(event, after=0.1)
         else:
-            drawn.handle_feed_events(event, after=0.1)
-        assert measure_widest(drawn.live_lines) <= width
-    drawn.handle_events(end_event())
-    drawn.height = 99
+            drawing.handle_feed_events(event, after=0.1)
+        assert measure_widest(drawing.live_lines) <= width
+    drawing.handle_events(end_event())
+    drawing.height = 99
     assert [
-        line for line in drawn.live_lines if "background" not in line and "worker" not in line
+        line for line in drawing.live_lines if "background" not in line and "worker" not in line
     ] == []
-    assert measure_widest(strip_escapes(drawn.printed.splitlines())) <= width
-    assert "\n\n\n" not in drawn.printed
+    assert measure_widest(strip_escapes(drawing.printed.splitlines())) <= width
+    assert "\n\n\n" not in drawing.printed

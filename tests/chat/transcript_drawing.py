@@ -1,4 +1,4 @@
-"""What a transcript and its markdown draw, for tests: whole, in pieces, and without its colours."""
+"""Render transcripts and Markdown for tests: whole, in pieces, and without colours."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,18 +13,18 @@ THEMES = {"colour": Theme(), "plain": PLAIN_THEME}
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def render_markdown(text: str, width: int = 80, look: Theme = PLAIN_THEME) -> list[str]:
-    stream = MarkdownStream(look)
+def render_markdown(text: str, width: int = 80, theme: Theme = PLAIN_THEME) -> list[str]:
+    stream = MarkdownStream(theme)
     stream.feed(text)
     stream.finish()
     return stream.take_lines(width)
 
 
 def render_in_pieces(
-    text: str, cuts: Iterable[int], width: int, look: Theme = PLAIN_THEME
+    text: str, cuts: Iterable[int], width: int, theme: Theme = PLAIN_THEME
 ) -> list[str]:
-    """Cut after so many characters each; after every piece lines are taken and the rest drawn."""
-    stream = MarkdownStream(look)
+    """Feed pieces of the given lengths; after each, take settled lines and draw the others."""
+    stream = MarkdownStream(theme)
     lines: list[str] = []
     at = 0
     for length in cuts:
@@ -46,12 +46,12 @@ def measure_widest(lines: Iterable[str]) -> int:
 
 
 class DrawnTranscript:
-    """A transcript with a clock of its own, and all it has given out."""
+    """A transcript with a clock of its own, and everything it has printed."""
 
     def __init__(
-        self, width: int = 80, look: Theme = PLAIN_THEME, *, has_keys: bool = True
+        self, width: int = 80, theme: Theme = PLAIN_THEME, *, has_keys: bool = True
     ) -> None:
-        self.transcript = ChatTranscript(look, has_keys=has_keys)
+        self.transcript = ChatTranscript(theme, has_keys=has_keys)
         self.width = width
         self.height = 20
         self.now = 100.0
@@ -74,10 +74,10 @@ class DrawnTranscript:
         return self
 
     def take_text(self) -> str:
-        taken = self.transcript.take_text(self.width)
-        assert not taken or taken.endswith("\n")
-        self.printed += taken
-        return taken
+        text = self.transcript.take_text(self.width)
+        assert not text or text.endswith("\n")
+        self.printed += text
+        return text
 
     @property
     def live_lines(self) -> list[str]:
@@ -88,7 +88,7 @@ class DrawnTranscript:
 
     @property
     def printed_lines(self) -> list[str]:
-        """All that was printed, without colours."""
+        """Everything printed so far, without colours."""
         self.take_text()
         return strip_escapes(self.printed.splitlines())
 
@@ -101,7 +101,7 @@ def start_event(agent: str = "crab", run_id: str = "r1") -> wire.StreamEvent:
 
 
 def text_events(*pieces: str, agent: str = "crab") -> list[wire.StreamEvent]:
-    """A segment of text, from its start to its end."""
+    """Return the events of one segment of text."""
     return [
         wire.StreamEvent(text_start=wire.TextStartEvent(agent=agent)),
         *map(chunk_event, pieces),
@@ -161,7 +161,7 @@ def feed_event(
     call_id: str = "",
     content: str = "",
 ) -> wire.AgentEventMsg:
-    """Of a run that `parent` set off: a run, a call in it, and which of its tasks."""
+    """Make an event; `parent` is the run, call and task number that started its run."""
     event = wire.AgentEventMsg(
         agent=agent, run_id=run_id, kind=kind, tool_calls=tools, call_id=call_id, content=content
     )

@@ -1,7 +1,6 @@
-"""A daemon that answers what the commands ask from lists of the test's, and remembers the asking.
+"""A daemon that answers from lists given by the test, and records the requests.
 
-Its socket, frames and errors are real; what it has to say is the test's to choose, which no daemon
-would let it.
+Its socket, frames and errors are real; only the answers are made up.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -29,15 +28,15 @@ class CannedDaemon(Server):
         return wire.MemoryHitList(hits=self.memory_hits)
 
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
-        """Two entries a page."""
+        """Return two entries a page."""
         self.requests.append(request)
         if request.agent != "crab":
             raise NotFoundError(f"no agent is called {request.agent!r}")
         if request.HasField("name"):
-            found = [e for e in self.entries if request.name in (e.name, *e.aliases)]
-            if not found:
+            entries = [e for e in self.entries if request.name in (e.name, *e.aliases)]
+            if not entries:
                 raise NotFoundError("nothing is called that")
-            return wire.MemoryPage(entries=found, total=1)
+            return wire.MemoryPage(entries=entries, total=1)
         rest = [entry for entry in self.entries if entry.number > request.after]
         page = wire.MemoryPage(entries=rest[:PAGE_SIZE], total=len(self.entries))
         if len(rest) > PAGE_SIZE:
@@ -57,7 +56,7 @@ class CannedDaemon(Server):
     async def subscribe_events(
         self, request: wire.SubscribeEvents
     ) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        """All of them, and then no more: an error ends the stream."""
+        """Send all events; then an error ends the stream."""
         self.requests.append(request)
         for event in self.events:
             yield event
@@ -66,14 +65,14 @@ class CannedDaemon(Server):
 
 @asynccontextmanager
 async def serve_daemon(peer: Server, home: Path) -> AsyncIterator[None]:
-    """Where the daemon of `home` would answer."""
+    """Serve on the socket of the daemon of `home`."""
     (home / "run").mkdir(mode=0o700, parents=True)
-    # A request that is never answered does not hold up the end.
+    # A request that is never answered must not delay the shutdown.
     limits = TransportLimits(drain_timeout=0.1)
     async with open_listener(peer, RunFiles.for_home(home).socket_path, limits=limits):
         yield
 
 
 def make_entry(number: int, name: str, content: str, **rest: Any) -> wire.MemoryEntry:
-    given = {"kind": "note", "created_at": 1_700_000_000 + number, **rest}
-    return wire.MemoryEntry(number=number, name=name, content=content, **given)
+    fields = {"kind": "note", "created_at": 1_700_000_000 + number, **rest}
+    return wire.MemoryEntry(number=number, name=name, content=content, **fields)

@@ -1,4 +1,4 @@
-"""The `crabtalk` command as a process of its own: with pipes, or at a terminal."""
+"""Run the `crabtalk` command as a process, with pipes or at a terminal."""
 
 import asyncio
 import os
@@ -37,13 +37,13 @@ class CliOutcome:
 
     @property
     def output(self) -> str:
-        """What it printed, having succeeded without another word."""
+        """Stdout, after checking that it succeeded with an empty stderr."""
         assert (self.code, self.err) == (0, ""), self
         return self.out
 
     @property
     def error(self) -> str:
-        """The sentence it failed with, and nothing else."""
+        """The error sentence, after checking that it failed with exactly one."""
         assert self.code == 1, self
         assert self.err.startswith("crabtalk: "), self
         assert self.err.count("\n") == 1, self
@@ -51,14 +51,17 @@ class CliOutcome:
 
 
 async def run_crabtalk(*words: str | Path, typed: bytes = b"", **env: str) -> CliOutcome:
-    """`typed` is what comes on its standard input, which is no terminal."""
+    """Run with pipes; `typed` is its standard input."""
     return CliOutcome(*await WARM.run_and_capture(*words, typed=typed, env={**os.environ, **env}))
 
 
 async def run_at_terminal(
     *words: str | Path, typed: str = "", when: str = "", **env: str
 ) -> tuple[int | None, str]:
-    """Its exit status and the screen; `typed` is typed as soon as `when` is on it, ^C too."""
+    """Run at a terminal; return its exit status and the screen.
+
+    `typed`, also INTERRUPT, is typed as soon as `when` is on the screen.
+    """
     master, slave = pty.openpty()
     screen = ""
     try:
@@ -84,18 +87,18 @@ async def run_at_terminal(
                     typed = ""
             await process.wait()
     finally:
-        os.close(master)  # and whoever is still at the terminal is hung up on
+        os.close(master)  # processes still at the terminal get SIGHUP
     return process.returncode, screen.replace("\r\n", "\n")
 
 
 async def wait_until_asleep(pid: int) -> None:
-    """Until it waits for what is typed: a signal that comes just before that goes unnoticed."""
+    """Wait until the process waits for input: a signal just before that may be lost."""
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
         await asyncio.sleep(0)
 
 
 async def read_terminal(terminal: int) -> str:
-    """What is on it next; nothing when the last program at it has ended."""
+    """Read the next output; empty when the last program at the terminal has ended."""
     await wait_readable(terminal)
     with suppress(OSError):
         return os.read(terminal, 65536).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""A home of its own for every test, as the daemon's tests have."""
+"""Fixtures: a home of its own for every test, as in the daemon's tests."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,5 +13,5 @@ __all__ = ["home", "pytest_asyncio_loop_factories"]
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Commands are processes with a loop of their own: that of the test makes no difference."""
+    """Use only asyncio's loop: commands are processes with a loop of their own."""
     return {"asyncio": asyncio.new_event_loop}

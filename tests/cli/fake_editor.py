@@ -1,8 +1,8 @@
-"""An editor for tests: it notes what it was shown, and replaces words as it was told to.
+"""An editor for tests: it records the pages it is opened with, and replaces words in them.
 
-desk = Desk(tmp_path, [("scripted", "other")], [...])     one list a time it is opened
-await at_terminal("agents", "edit", "crab", **desk.env)
-desk.seen                                                 the pages it was shown
+editor = FakeEditor(tmp_path, [("scripted", "other")], [...])    one list for each opening
+await run_at_terminal("agents", "edit", "crab", **editor.env)
+editor.pages_seen                                                the pages it was opened with
 """
 
 import json
@@ -12,11 +12,11 @@ from pathlib import Path
 
 PROGRAM = """\
 import json, pathlib, sys
-desk, path = map(pathlib.Path, sys.argv[1:])
-number = len(list(desk.glob("seen-*")))
+folder, path = map(pathlib.Path, sys.argv[1:])
+number = len(list(folder.glob("seen-*")))
 text = path.read_text()
-(desk / f"seen-{number}").write_text(text)
-orders = json.loads((desk / "orders.json").read_text())
+(folder / f"seen-{number}").write_text(text)
+orders = json.loads((folder / "orders.json").read_text())
 for old, new in orders[number] if number < len(orders) else ():
     if old == "exit":
         sys.exit(int(new))
@@ -28,7 +28,7 @@ path.write_text(text)
 
 class FakeEditor:
     def __init__(self, path: Path, *orders: list[tuple[str, str]]) -> None:
-        self._path = path / "desk"
+        self._path = path / "editor"
         self._path.mkdir()
         (self._path / "orders.json").write_text(json.dumps(orders))
         (self._path / "editor.py").write_text(PROGRAM)
@@ -46,5 +46,5 @@ class FakeEditor:
 
     @property
     def remaining_drafts(self) -> list[str]:
-        """What was not thrown away."""
+        """The drafts that were not deleted."""
         return [path.read_text() for path in sorted(self.drafts.glob("**/*.toml"))]

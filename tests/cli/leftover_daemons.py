@@ -1,4 +1,4 @@
-"""Daemons that commands leave running: homes for them, and their end with the test."""
+"""Homes for tests whose commands leave a daemon running; it is stopped at the end."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ max_retries = 0
 
 @asynccontextmanager
 async def configure_home(home: Path) -> AsyncIterator[ModelServer]:
-    """A home where no daemon runs yet, and the model it will ask. None runs there afterwards."""
+    """Prepare a home without a daemon, and a model for it. At the end its daemon is stopped."""
     home.mkdir(0o700)
     async with model_server(summary="We spoke of tides.") as model:
         (home / "config.toml").write_text(CONFIG.replace("{url}", model.url))
@@ -41,7 +41,7 @@ def get_daemon_pid(home: Path) -> int:
 
 
 def stop_daemon(home: Path) -> None:
-    """Returns when none runs in it any more."""
+    """Stop the daemon of the home and wait until none runs."""
     files = RunFiles.for_home(home)
     deadline = time.monotonic() + PATIENCE
     while (pid := files.read_daemon_pid()) is not None:

@@ -1,4 +1,4 @@
-"""Memories to try commands on: kept by a daemon, or in a file; and books as people write them."""
+"""Memories to run commands on, stored by a daemon or in a file, and pages written by people."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ ENTRIES = (
 
 
 class StoredMemory:
-    """A memory that commands are tried on, and the words that lead to it."""
+    """A memory to run commands on, and the command-line words that name it."""
 
     def __init__(
         self, words: tuple[str | Path, ...], file: Path, peer: CannedDaemon | None
@@ -30,12 +30,12 @@ class StoredMemory:
         self._daemon = peer
 
     def read_entries(self) -> list[tuple[str, EntryKind, str, tuple[str, ...], int]]:
-        """What is in it, but for numbers."""
+        """Read all entries, without their numbers."""
         if self._daemon is None:
-            found = Memory.open_read_only(self._file).entries()
+            entries = Memory.open_read_only(self._file).entries()
         else:
-            found = [decode_entry(given) for given in self._daemon.entries]
-        return sorted((e.name, e.kind, e.content, e.aliases, e.created_at) for e in found)
+            entries = [decode_entry(entry) for entry in self._daemon.entries]
+        return sorted((e.name, e.kind, e.content, e.aliases, e.created_at) for e in entries)
 
 
 @asynccontextmanager
@@ -53,10 +53,10 @@ async def open_stored_memory(
             yield StoredMemory(("--home", home, "crab"), file, peer)
 
 
-def decode_entry(given: wire.MemoryEntry) -> MemoryEntry:
-    kind = EntryKind[given.kind.upper()]
+def decode_entry(entry: wire.MemoryEntry) -> MemoryEntry:
+    kind = EntryKind[entry.kind.upper()]
     return MemoryEntry(
-        given.number, given.created_at, kind, given.name, given.content, tuple(given.aliases)
+        entry.number, entry.created_at, kind, entry.name, entry.content, tuple(entry.aliases)
     )
 
 
@@ -64,7 +64,7 @@ in_daemon_and_file = pytest.mark.parametrize("where", ["daemon", "file"])
 
 
 def write_pages(book: Path, **notes: str) -> Path:
-    """A book that a person wrote."""
+    """Write pages as a person would."""
     (book / "notes").mkdir(parents=True)
     for name, content in notes.items():
         (book / "notes" / f"{name}.md").write_text(content)

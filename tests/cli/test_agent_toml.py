@@ -1,4 +1,4 @@
-"""An agent's page: whatever an agent is, its page says so, and is read back as the same."""
+"""Rendering any agent as TOML and parsing it again gives the same agent."""
 
 import json
 import tomllib
@@ -38,11 +38,13 @@ settings = st.fixed_dictionaries(
 
 @given(settings, st.none() | texts)
 @pytest.mark.req("cli.agents.show")
-def test_a_page_says_what_the_agent_is(document: dict[str, Any], prompt: str | None) -> None:
-    found, told = parse_agent(render_agent(document, prompt))
-    assert told == prompt
-    # What has nothing in it is not written.
-    assert {"hooks": {}, "mcps": [], **found} == document
+def test_a_rendered_agent_is_parsed_as_the_same(
+    document: dict[str, Any], prompt: str | None
+) -> None:
+    parsed, parsed_prompt = parse_agent(render_agent(document, prompt))
+    assert parsed_prompt == prompt
+    # Empty hooks and mcps are not written.
+    assert {"hooks": {}, "mcps": [], **parsed} == document
 
 
 @given(texts)
@@ -50,15 +52,15 @@ def test_a_page_says_what_the_agent_is(document: dict[str, Any], prompt: str | N
 @example('"""\n""""')
 @example("a\\\nb\r\n\x7f\x00\t")
 @pytest.mark.req("cli.agents.show")
-def test_a_prompt_is_written_as_it_is(prompt: str) -> None:
+def test_any_prompt_survives_rendering(prompt: str) -> None:
     assert tomllib.loads(f"prompt = {render_prompt(prompt)}") == {"prompt": prompt}
 
 
-def test_a_prompt_of_several_lines_is_written_over_several() -> None:
+def test_a_prompt_of_several_lines_is_a_multiline_string() -> None:
     assert render_prompt("You are crab.\nBe brief.") == '"""\nYou are crab.\nBe brief."""'
 
 
-def test_what_json_calls_null_is_left_out() -> None:
+def test_json_nulls_are_left_out() -> None:
     page = render_agent({"mcps": [{"name": "a", "command": "b", "url": None}]}, None)
     assert page == '\n[[mcps]]\nname = "a"\ncommand = "b"\n'
 
@@ -78,7 +80,7 @@ def test_a_page_may_be_json() -> None:
     ],
 )
 @pytest.mark.req("cli.agents.edit.wrong")
-def test_what_is_wrong_with_a_page_is_a_sentence(page: str, sentence: str) -> None:
+def test_an_invalid_page_gives_one_error(page: str, sentence: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse_agent(page)
     assert str(caught.value).startswith(sentence)

@@ -1,4 +1,4 @@
-"""crabtalk agents, with a real daemon: agents are listed, made, changed, copied and removed."""
+"""crabtalk agents with a real daemon: list, create, edit, fork and remove agents."""
 
 import json
 import tomllib
@@ -49,7 +49,7 @@ async def test_agents_are_listed_with_model_and_description(tmp_path: Path) -> N
 
 
 @pytest.mark.req("cli.agents.show")
-async def test_an_agent_is_shown_as_its_file_has_it_but_for_secrets(tmp_path: Path) -> None:
+async def test_an_agent_is_shown_as_in_its_file_without_secrets(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, agents=WITH_OWL) as daemon:
         where = ("owl", "--home", daemon.home)
         page = (await run_crabtalk("agents", "show", *where)).output
@@ -66,7 +66,7 @@ async def test_an_agent_is_shown_as_its_file_has_it_but_for_secrets(tmp_path: Pa
 
 
 @pytest.mark.req("cli.terminal.safe")
-async def test_an_agent_cannot_steer_the_terminal_it_is_shown_on(tmp_path: Path) -> None:
+async def test_control_characters_of_an_agent_are_escaped_at_a_terminal(tmp_path: Path) -> None:
     agents = {"owl": 'prompt = "You\\u009b2J are\\nowl."\n'}
     async with run_daemon(tmp_path, agents=agents) as daemon:
         code, screen = await run_at_terminal("agents", "show", "owl", "--home", daemon.home)
@@ -75,7 +75,7 @@ async def test_an_agent_cannot_steer_the_terminal_it_is_shown_on(tmp_path: Path)
 
 
 @pytest.mark.req("cli.agents.create")
-async def test_an_agent_is_made_of_options_files_and_pipes(tmp_path: Path) -> None:
+async def test_an_agent_is_created_from_options_files_and_pipes(tmp_path: Path) -> None:
     page, prompt = tmp_path / "page.json", tmp_path / "prompt.md"
     page.write_text(json.dumps({"max_iterations": 3, "model": "other", "prompt": "From the page."}))
     prompt.write_text("From the file.\n")
@@ -105,7 +105,7 @@ async def test_an_agent_is_made_of_options_files_and_pipes(tmp_path: Path) -> No
 
 
 @pytest.mark.req("cli.agents.create")
-async def test_what_means_nothing_to_an_agent_is_said(tmp_path: Path) -> None:
+async def test_unknown_settings_are_reported(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         words = ("agents", "create", "a", "--config", "-", "--home", daemon.home)
         made = await run_crabtalk(*words, typed=b'prompt = "You are a."\nmodle = "m"\n')
@@ -113,17 +113,17 @@ async def test_what_means_nothing_to_an_agent_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.agents.create")
-async def test_an_agent_that_cannot_be_is_not_made(tmp_path: Path) -> None:
+async def test_an_invalid_agent_is_not_created(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         words = ("agents", "create", "--home", daemon.home)
-        said = await run_crabtalk(*words, "crab", "--prompt", "You are crab.")
-        assert said.error.startswith("an agent called 'crab' is there already; ")
-        said = await run_crabtalk(*words, "../crab", "--prompt", "You are crab.")
-        assert said.error.startswith("the name '../crab' must not hold any of ")
-        said = await run_crabtalk(*words, "owl", "--config", "-", typed=b"prompt = ")
-        assert said.error.startswith("that is not valid TOML: ")
-        said = await run_crabtalk(*words, "owl", "--prompt-file", "-", typed=b"\xff")
-        assert said.error == "<stdin> is not UTF-8; convert it first"
+        outcome = await run_crabtalk(*words, "crab", "--prompt", "You are crab.")
+        assert outcome.error.startswith("an agent called 'crab' is there already; ")
+        outcome = await run_crabtalk(*words, "../crab", "--prompt", "You are crab.")
+        assert outcome.error.startswith("the name '../crab' must not hold any of ")
+        outcome = await run_crabtalk(*words, "owl", "--config", "-", typed=b"prompt = ")
+        assert outcome.error.startswith("that is not valid TOML: ")
+        outcome = await run_crabtalk(*words, "owl", "--prompt-file", "-", typed=b"\xff")
+        assert outcome.error == "<stdin> is not UTF-8; convert it first"
         assert sorted(path.stem for path in (daemon.home / "agents").iterdir()) == ["crab", "twin"]
 
 
@@ -137,17 +137,17 @@ async def test_an_agent_that_cannot_be_is_not_made(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.req("cli.exit_codes")
-async def test_an_agent_of_nothing_or_of_too_much_is_a_usage_error(
+async def test_missing_or_conflicting_options_are_a_usage_error(
     options: tuple[str, ...], home: Path
 ) -> None:
-    said = await run_crabtalk("agents", "create", "a", *options, "--home", home)
-    assert (said.code, said.out) == (2, "")
-    assert "Error: " in said.err
+    outcome = await run_crabtalk("agents", "create", "a", *options, "--home", home)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Error: " in outcome.err
 
 
 @pytest.mark.req("cli.agents.rm")
 @pytest.mark.req("cli.no_prompt")
-async def test_an_agent_is_removed_when_somebody_agreed(tmp_path: Path) -> None:
+async def test_an_agent_is_removed_after_a_confirmation(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         words = ("agents", "rm", "twin", "--home", daemon.home)
         assert (await run_crabtalk(*words)).error == (
@@ -158,8 +158,8 @@ async def test_an_agent_is_removed_when_somebody_agreed(tmp_path: Path) -> None:
         assert "Remove twin, its prompt and its settings? [y/N]" in screen
         code, _ = await run_at_terminal(*words, typed="y\n", when="[y/N]")
         assert (code, daemon.agent_file("twin").exists()) == (0, False)
-        said = await run_crabtalk(*words, "--yes")
-        assert said.error.startswith("no agent is called 'twin'; `crabtalk agents list`")
+        outcome = await run_crabtalk(*words, "--yes")
+        assert outcome.error.startswith("no agent is called 'twin'; `crabtalk agents list`")
         removed = await run_crabtalk(
             "agents", "rm", "crab", "--yes", "--json", "--home", daemon.home
         )
@@ -167,38 +167,38 @@ async def test_an_agent_is_removed_when_somebody_agreed(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.agents.rename")
-async def test_an_agent_gets_another_name(tmp_path: Path) -> None:
+async def test_an_agent_is_renamed(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         where = ("--home", daemon.home)
-        said = await run_crabtalk("agents", "rename", "twin", "scout", *where)
-        assert (said.code, said.err) == (0, "twin is scout now\n")
+        outcome = await run_crabtalk("agents", "rename", "twin", "scout", *where)
+        assert (outcome.code, outcome.err) == (0, "twin is scout now\n")
         assert [each.name for each in (await client.list_agents()).agents] == ["crab", "scout"]
-        said = await run_crabtalk("agents", "rename", "scout", "crab", *where)
-        assert "there is an agent 'crab' already" in said.error
+        outcome = await run_crabtalk("agents", "rename", "scout", "crab", *where)
+        assert "there is an agent 'crab' already" in outcome.error
 
 
 @pytest.mark.req("cli.agents.fork")
-async def test_a_fork_is_the_same_agent_with_its_secrets_under_another_name(
+async def test_a_fork_is_a_copy_with_secrets_under_another_name(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, agents=WITH_OWL) as daemon:
         where = ("--home", daemon.home)
-        said = await run_crabtalk("agents", "fork", "owl", "eule", *where)
-        assert (said.code, said.out, said.err) == (0, "", "eule is what owl is\n")
+        outcome = await run_crabtalk("agents", "fork", "owl", "eule", *where)
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "eule is what owl is\n")
         assert tomllib.loads(daemon.agent_file("eule").read_text()) == tomllib.loads(OWL)
         shown = [await run_crabtalk("agents", "show", name, *where) for name in ("owl", "eule")]
         assert shown[0].output == shown[1].output
-        said = await run_crabtalk("agents", "fork", "owl", "twin", *where)
-        assert said.error == (
+        outcome = await run_crabtalk("agents", "fork", "owl", "twin", *where)
+        assert outcome.error == (
             "an agent called 'twin' is there already; edit it, or choose another name"
         )
-        said = await run_crabtalk("agents", "fork", "cat", "dog", *where)
-        assert said.error.startswith("no agent is called 'cat'; ")
+        outcome = await run_crabtalk("agents", "fork", "cat", "dog", *where)
+        assert outcome.error.startswith("no agent is called 'cat'; ")
         assert daemon.agent_file("twin").read_text() == AGENTS["twin"]
 
 
 @pytest.mark.req("cli.agents.fork")
-async def test_an_agent_whose_file_is_no_longer_one_cannot_be_forked(tmp_path: Path) -> None:
+async def test_an_agent_with_a_broken_file_cannot_be_forked(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         words = ("agents", "fork", "twin", "two", "--home", daemon.home)
         file = daemon.agent_file("twin")

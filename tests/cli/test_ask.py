@@ -1,4 +1,4 @@
-"""crabtalk ask: what is said to an agent, what comes back where, and how it ends."""
+"""crabtalk ask: the message, the output on stdout and stderr, and the exit status."""
 
 import asyncio
 import json
@@ -55,11 +55,11 @@ async def return_nothing(call: ToolDispatch) -> str:
     return ""
 
 
-# ── What is said ───────────────────────────────────────────────────────────────────────────────
+# ── The message ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("words", "typed", "heard"),
+    ("words", "typed", "content"),
     [
         (("high", "water"), b"", "high water"),
         ((), b"high water\n", "high water"),
@@ -69,26 +69,26 @@ async def return_nothing(call: ToolDispatch) -> str:
     ],
 )
 @pytest.mark.req("cli.ask.message")
-async def test_a_question_comes_in_words_and_on_standard_input(
-    tmp_path: Path, words: tuple[str, ...], typed: bytes, heard: str
+async def test_a_message_is_built_from_words_and_standard_input(
+    tmp_path: Path, words: tuple[str, ...], typed: bytes, content: str
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
-        said = await run_crabtalk("ask", "--home", daemon.home, *words, typed=typed)
-        assert said.output == f"heard: {heard}\n"
-        assert (await read_conversation(client, "crab"))[0] == ("user", heard)
+        outcome = await run_crabtalk("ask", "--home", daemon.home, *words, typed=typed)
+        assert outcome.output == f"heard: {content}\n"
+        assert (await read_conversation(client, "crab"))[0] == ("user", content)
 
 
 @pytest.mark.req("cli.ask.message")
-async def test_files_are_named_and_fenced(tmp_path: Path) -> None:
+async def test_files_are_added_with_name_and_fence(tmp_path: Path) -> None:
     plain, fenced = tmp_path / "tide.txt", tmp_path / "page.md"
     plain.write_text("High at noon.")
     fenced.write_text("````\ncode\n````\n")
     async with run_daemon(tmp_path) as daemon:
         where = ("--home", daemon.home)
-        said = await run_crabtalk(
+        outcome = await run_crabtalk(
             "ask", *where, "Why?", "-f", plain, "--file", fenced, typed=b"Hm."
         )
-    assert said.output == (
+    assert outcome.output == (
         "heard: Why?\n\nHm.\n\n"
         f"{plain}:\n```\nHigh at noon.\n```\n\n"
         f"{fenced}:\n`````\n````\ncode\n````\n`````\n"
@@ -105,44 +105,44 @@ async def test_files_are_named_and_fenced(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.req("cli.ask.message")
-async def test_a_file_that_cannot_be_said_is_a_sentence(
+async def test_a_file_that_cannot_be_sent_gives_one_error(
     tmp_path: Path, content: bytes | None, sentence: str
 ) -> None:
     file = tmp_path / "file"
     if content is not None:
         file.write_bytes(content)
-    said = await run_crabtalk("ask", "--no-start", "Why?", "-f", file)
-    assert sentence in said.error
+    outcome = await run_crabtalk("ask", "--no-start", "Why?", "-f", file)
+    assert sentence in outcome.error
 
 
 @pytest.mark.req("cli.ask.message")
-async def test_words_that_are_no_text_are_a_sentence(tmp_path: Path) -> None:
+async def test_words_that_are_not_utf8_give_one_error(tmp_path: Path) -> None:
     no_text = os.fsdecode(b"\xff")
     async with run_daemon(tmp_path) as daemon:
         for words in (("ask", no_text), ("ask", "--agent", no_text, "hello"), ("search", no_text)):
-            said = await run_crabtalk(*words, "--home", daemon.home)
-            assert said.error == ("what was typed is not text in UTF-8; leave out what is not"), (
-                words
-            )
+            outcome = await run_crabtalk(*words, "--home", daemon.home)
+            assert outcome.error == (
+                "what was typed is not text in UTF-8; leave out what is not"
+            ), words
 
 
 @pytest.mark.req("cli.ask.message")
-async def test_many_files_are_no_way_around_that(tmp_path: Path) -> None:
+async def test_many_files_together_are_limited_too(tmp_path: Path) -> None:
     (file := tmp_path / "file").write_bytes(b"x" * (3 << 20))
     files: list[str | Path] = ["-f", file] * 3
-    said = await run_crabtalk("ask", "--no-start", *files)
-    assert "more than the 8 MiB" in said.error
+    outcome = await run_crabtalk("ask", "--no-start", *files)
+    assert "more than the 8 MiB" in outcome.error
 
 
 @pytest.mark.parametrize("typed", [b"", b"\n \n"])
 @pytest.mark.req("cli.ask.message")
-async def test_nothing_to_say_is_a_sentence(typed: bytes) -> None:
-    said = await run_crabtalk("ask", typed=typed)
-    assert said.error.startswith("there is nothing to ask; ")
+async def test_an_empty_message_gives_one_error(typed: bytes) -> None:
+    outcome = await run_crabtalk("ask", typed=typed)
+    assert outcome.error.startswith("there is nothing to ask; ")
 
 
 @pytest.mark.req("cli.ask.message")
-async def test_at_a_terminal_nobody_is_waited_for_who_said_nothing() -> None:
+async def test_at_a_terminal_an_empty_message_is_a_usage_error() -> None:
     code, screen = await run_at_terminal("ask")
     assert code == 2
     assert "say something: " in screen
@@ -150,9 +150,7 @@ async def test_at_a_terminal_nobody_is_waited_for_who_said_nothing() -> None:
 
 @pytest.mark.parametrize(("words", "status"), [("ask hi", 0), ("ask", 1), ("", 1)])
 @pytest.mark.req("cli.ask.message")
-async def test_a_standard_input_that_was_closed_is_an_empty_one(
-    home: Path, words: str, status: int
-) -> None:
+async def test_a_closed_standard_input_counts_as_empty(home: Path, words: str, status: int) -> None:
     async with serve_daemon(RecordingStreamDaemon(), home):
         process = await asyncio.create_subprocess_shell(
             f"{CRABTALK} --home {home} {words} <&-", stdout=PIPE, stderr=PIPE
@@ -164,7 +162,7 @@ async def test_a_standard_input_that_was_closed_is_an_empty_one(
 
 
 @pytest.mark.req("cli.ask.message")
-async def test_who_waits_for_an_input_that_does_not_end_is_told_so(home: Path) -> None:
+async def test_waiting_for_standard_input_prints_a_hint(home: Path) -> None:
     process = WARM.start("ask", "Why?", "--no-start", stdin=PIPE, stderr=PIPE)
     assert process.stdin is not None
     assert process.stderr is not None
@@ -196,7 +194,7 @@ async def test_the_options_reach_the_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.ask.options")
-async def test_what_is_said_before_the_command_holds_for_it(tmp_path: Path) -> None:
+async def test_options_before_the_command_apply_to_it(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         before = ("--home", daemon.home, "--agent", "twin", "--sender", "bo")
         assert (await run_crabtalk(*before, "ask", "!say hi")).output == "hi\n"
@@ -204,22 +202,22 @@ async def test_what_is_said_before_the_command_holds_for_it(tmp_path: Path) -> N
 
 
 @pytest.mark.req("cli.ask.options")
-async def test_who_names_nobody_talks_as_in_the_chat(home: Path) -> None:
+async def test_the_defaults_are_those_of_the_chat(home: Path) -> None:
     async with serve_daemon(peer := RecordingStreamDaemon(), home):
         (home / "config").mkdir()
         (home / "config" / "tui.toml").write_text('agent = "twin"\nsender = "bo"\n')
         assert (await run_crabtalk("ask", "--home", home, "hi")).output == ""
         assert (await run_crabtalk("ask", "--home", home, "--agent", "owl", "hi")).output == ""
         (home / "config" / "tui.toml").write_text("agent = ")
-        said = await run_crabtalk("ask", "--home", home, "hi")
-        assert (said.code, said.out, said.err.count("\n")) == (0, "", 1)
-        assert "tui.toml is not used: " in said.err
+        outcome = await run_crabtalk("ask", "--home", home, "hi")
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (0, "", 1)
+        assert "tui.toml is not used: " in outcome.err
     talked = [(request.agent, request.sender) for request in peer.requests]
     assert talked == [("twin", "bo"), ("owl", "bo"), ("crab", "")]
 
 
 @pytest.mark.req("cli.ask.options")
-def test_the_home_without_the_client_is_the_clients(tmp_path: Path) -> None:
+def test_the_home_is_the_same_without_the_client(tmp_path: Path) -> None:
     code = (
         "from crabtalk.transport import default_home\n"
         "from crabtalk.cli.socket_stream import resolve_home\n"
@@ -231,7 +229,7 @@ def test_the_home_without_the_client_is_the_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.ask.options")
-async def test_an_agent_works_where_its_asker_is(tmp_path: Path) -> None:
+async def test_an_agent_works_in_the_current_directory(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
         (tmp_path / "there").mkdir()
         script = script_tool_calls([("bash", {"command": "pwd"})])
@@ -247,7 +245,7 @@ async def test_an_agent_works_where_its_asker_is(tmp_path: Path) -> None:
 
 
 class RecordingStreamDaemon(Server):
-    """Ends every turn at once, and remembers what was asked."""
+    """Ends every turn at once, and records the requests."""
 
     def __init__(self) -> None:
         self.requests: list[wire.StreamMsg] = []
@@ -258,11 +256,11 @@ class RecordingStreamDaemon(Server):
 
 
 @pytest.mark.req("cli.ask.options")
-async def test_what_nobody_chose_is_left_to_the_daemon(home: Path) -> None:
+async def test_options_not_given_are_left_to_the_daemon(home: Path) -> None:
     async with serve_daemon(peer := RecordingStreamDaemon(), home):
         assert (await run_crabtalk("ask", "--home", home, "hi")).output == ""
-    said = wire.StreamMsg(agent="crab", content="hi", cwd=str(Path.cwd()), unattended=True)
-    assert peer.requests == [said]
+    outcome = wire.StreamMsg(agent="crab", content="hi", cwd=str(Path.cwd()), unattended=True)
+    assert peer.requests == [outcome]
 
 
 @pytest.mark.req("cli.ask.options")
@@ -274,7 +272,7 @@ async def test_a_home_too_deep_for_a_socket_address_is_reached(tmp_path: Path) -
 
 
 @pytest.mark.req("cli.ask.pipe")
-async def test_without_a_command_what_is_piped_in_is_answered(tmp_path: Path) -> None:
+async def test_without_a_command_piped_input_is_answered(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         where = ("--home", daemon.home, "--sender", "bo", "--agent", "twin")
         assert (await run_crabtalk(*where, typed=b"!say hello\n")).output == "hello\n"
@@ -282,7 +280,7 @@ async def test_without_a_command_what_is_piped_in_is_answered(tmp_path: Path) ->
         assert (await run_crabtalk(*where)).error.startswith("there is nothing to ask; ")
 
 
-# ── What comes back ────────────────────────────────────────────────────────────────────────────
+# ── The output ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("cli.ask.stream")
@@ -303,25 +301,25 @@ async def test_the_answer_is_printed_as_it_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.ask.stream")
-async def test_what_the_agent_does_goes_to_stderr(tmp_path: Path) -> None:
+async def test_actions_of_the_agent_go_to_stderr(tmp_path: Path) -> None:
     script = script_tool_calls([("bash", {"command": "echo hi"}), ("read", {"path": "/no/such"})])
     async with run_daemon(tmp_path, hooks={}) as daemon:
         where = ("ask", "--home", daemon.home)
-        said = await run_crabtalk(*where, f"!think well then\n!say so\n{script}")
-        assert (said.code, said.out) == (0, "so\ndone\n")
-        thinks, bash, read, failed = said.err.splitlines()
+        outcome = await run_crabtalk(*where, f"!think well then\n!say so\n{script}")
+        assert (outcome.code, outcome.out) == (0, "so\ndone\n")
+        thinks, bash, read, failed = outcome.err.splitlines()
         assert (thinks, bash, read) == ("thinks: well then", "bash: echo hi", "read: /no/such")
         assert failed.startswith("read failed: ")
-        said = await run_crabtalk(*where, "--quiet", script)
-        assert said.output == "done\n"
+        outcome = await run_crabtalk(*where, "--quiet", script)
+        assert outcome.output == "done\n"
 
 
 @pytest.mark.req("cli.ask.json")
-async def test_in_json_it_is_an_object_an_event_and_the_last_is_the_end(tmp_path: Path) -> None:
+async def test_json_output_is_one_object_per_event_up_to_the_end(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
         script = script_tool_calls([("bash", {"command": "echo hi"})])
-        said = await run_crabtalk("ask", "--json", "--home", daemon.home, script)
-    events = parse_json_lines(said.output)
+        outcome = await run_crabtalk("ask", "--json", "--home", daemon.home, script)
+    events = parse_json_lines(outcome.output)
     assert [each["event"] for each in events] == [
         *("start", "tool_start", "tool_start", "tool_result", "tools_complete", "context_usage"),
         *("text_start", "chunk", "text_end", "context_usage", "end"),
@@ -338,7 +336,7 @@ async def test_in_json_it_is_an_object_an_event_and_the_last_is_the_end(tmp_path
 
 
 @pytest.mark.req("cli.terminal.safe")
-async def test_an_answer_cannot_steer_the_terminal_and_goes_into_a_pipe_as_it_is(
+async def test_an_answer_is_escaped_at_a_terminal_and_unchanged_in_a_pipe(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon:
@@ -350,9 +348,7 @@ async def test_an_answer_cannot_steer_the_terminal_and_goes_into_a_pipe_as_it_is
 
 @pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
 @pytest.mark.req("cli.colour")
-async def test_what_the_agent_does_is_dim_where_there_is_colour(
-    tmp_path: Path, env: dict[str, str]
-) -> None:
+async def test_actions_are_dim_if_there_is_colour(tmp_path: Path, env: dict[str, str]) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
         script = script_tool_calls([("bash", {"command": "echo hi"})])
         code, screen = await run_at_terminal("ask", "--home", daemon.home, script, **env)
@@ -363,7 +359,7 @@ async def test_what_the_agent_does_is_dim_where_there_is_colour(
 
 
 @pytest.mark.req("cli.pipes")
-async def test_a_reader_that_has_read_enough_of_an_answer_is_no_error_and_ends_the_turn(
+async def test_a_closed_output_pipe_ends_the_turn_without_an_error(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon:
@@ -380,42 +376,42 @@ async def test_a_reader_that_has_read_enough_of_an_answer_is_no_error_and_ends_t
     assert (process.returncode, len(out), err) == (0, 5, b"")
 
 
-# ── How it ends ────────────────────────────────────────────────────────────────────────────────
+# ── The exit status ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("cli.ask.end")
-async def test_what_goes_wrong_is_a_sentence_and_status_1(tmp_path: Path) -> None:
+async def test_a_failed_turn_gives_one_error_and_status_1(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         where = ("ask", "--home", daemon.home)
-        said = await run_crabtalk(*where, "!status 500 the model is tired")
-        assert "the model is tired" in said.error
-        said = await run_crabtalk(*where, "--agent", "owl", "x")
-        assert said.error == "no agent is called 'owl'; there are: crab, twin"
+        outcome = await run_crabtalk(*where, "!status 500 the model is tired")
+        assert "the model is tired" in outcome.error
+        outcome = await run_crabtalk(*where, "--agent", "owl", "x")
+        assert outcome.error == "no agent is called 'owl'; there are: crab, twin"
         assert (await run_crabtalk(*where, "!nothing")).error.startswith("the model said nothing; ")
-        said = await run_crabtalk(*where, "!status 400 it exceeds the maximum context length")
-        assert said.code == 1
-        assert said.err.splitlines()[1].endswith("/new in it, begins afresh")
-        said = await run_crabtalk(*where, "--json", "!status 500 the model is tired")
-        assert said.code == 1
-        assert "the model is tired" in parse_json_lines(said.out)[-1]["error"]
+        outcome = await run_crabtalk(*where, "!status 400 it exceeds the maximum context length")
+        assert outcome.code == 1
+        assert outcome.err.splitlines()[1].endswith("/new in it, begins afresh")
+        outcome = await run_crabtalk(*where, "--json", "!status 500 the model is tired")
+        assert outcome.code == 1
+        assert "the model is tired" in parse_json_lines(outcome.out)[-1]["error"]
 
 
 @pytest.mark.req("cli.ask.end")
-async def test_a_tool_there_is_not_is_a_sentence_with_those_there_are(tmp_path: Path) -> None:
+async def test_an_unknown_tool_gives_an_error_with_the_known_tools(tmp_path: Path) -> None:
     async with run_daemon(
         tmp_path, tools={"look": return_nothing, "wait": return_nothing}
     ) as daemon:
-        said = await run_crabtalk("ask", "--home", daemon.home, "--tool-choice", "nosuch", "x")
-        assert said.error == "crab has no tool called 'nosuch' to choose; it has look, wait"
+        outcome = await run_crabtalk("ask", "--home", daemon.home, "--tool-choice", "nosuch", "x")
+        assert outcome.error == "crab has no tool called 'nosuch' to choose; it has look, wait"
 
 
 @pytest.mark.req("cli.ask.end")
-async def test_an_agent_that_uses_up_its_steps_has_not_answered(tmp_path: Path) -> None:
+async def test_a_turn_that_uses_up_its_steps_fails(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "You are crab."\nmax_iterations = 1\n'}
     async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon:
         script = script_tool_calls([("bash", {"command": "true"})], [("bash", {"command": "true"})])
-        said = await run_crabtalk("ask", "-q", "--home", daemon.home, script)
-        assert "used up its steps" in said.error
+        outcome = await run_crabtalk("ask", "-q", "--home", daemon.home, script)
+        assert "used up its steps" in outcome.error
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
@@ -436,23 +432,23 @@ async def test_ctrl_c_stops_the_turn(tmp_path: Path, options: tuple[str, ...]) -
             rest, err = await process.communicate()
             await daemon.model.until_hung_up()
         assert (process.returncode, err) == (130, b"")
-        assert rest.endswith(b"\n")  # what comes next on the screen has a line of its own
+        assert rest.endswith(b"\n")  # further output begins on a new line
 
 
 @pytest.mark.req("cli.ask.cancel")
-async def test_a_turn_that_is_stopped_from_elsewhere_is_cancelled(tmp_path: Path) -> None:
+async def test_a_turn_stopped_by_another_client_exits_with_130(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
-        asking = asyncio.ensure_future(run_crabtalk("ask", "--home", daemon.home, "!hang"))
+        ask_task = asyncio.ensure_future(run_crabtalk("ask", "--home", daemon.home, "!hang"))
         await daemon.model.until_asked()
-        said = await run_crabtalk("kill", "crab", "--home", daemon.home)
-        assert (said.code, said.out) == (0, "")
-        said = await asking
-        assert (said.code, said.out) == (130, "")
-        assert said.err.startswith("crabtalk: the turn was stopped; ")
+        outcome = await run_crabtalk("kill", "crab", "--home", daemon.home)
+        assert (outcome.code, outcome.out) == (0, "")
+        outcome = await ask_task
+        assert (outcome.code, outcome.out) == (130, "")
+        assert outcome.err.startswith("crabtalk: the turn was stopped; ")
 
 
 @pytest.mark.req("cli.ask.waiting")
-async def test_a_turn_that_waits_for_another_says_for_what_and_how_to_stop_it(
+async def test_a_turn_waiting_for_another_says_so_and_how_to_stop_that(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -468,26 +464,26 @@ async def test_a_turn_that_waits_for_another_says_for_what_and_how_to_stop_it(
 
 
 @pytest.mark.req("cli.ask.waiting")
-async def test_a_turn_whose_model_takes_its_time_waits_for_nobody(tmp_path: Path) -> None:
+async def test_a_slow_model_gives_no_busy_notice(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         words = ("ask", "--home", daemon.home, "!wait\n!say hi")
-        asking = asyncio.ensure_future(run_at_terminal(*words))
+        ask_task = asyncio.ensure_future(run_at_terminal(*words))
         await daemon.model.until_waiting()
-        done, _ = await asyncio.wait([asking], timeout=DELAY + 0.5)
+        done, _ = await asyncio.wait([ask_task], timeout=DELAY + 0.5)
         assert not done
         daemon.model.release()
-        assert await asking == (0, "hi\n")
+        assert await ask_task == (0, "hi\n")
 
 
 @pytest.mark.req("cli.ask.end")
-async def test_a_daemon_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
+async def test_a_daemon_that_goes_away_gives_one_error(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
-        asking = asyncio.ensure_future(run_crabtalk("ask", "--home", daemon.home, "!hang"))
+        ask_task = asyncio.ensure_future(run_crabtalk("ask", "--home", daemon.home, "!hang"))
         await daemon.model.until_asked()
         await daemon.listener.close()
-        said = await asking
+        outcome = await ask_task
     show = f"`crabtalk conversations show crab --home {daemon.home}`"
-    assert said.error == (
+    assert outcome.error == (
         f"the daemon is shutting down; {show} tells whether what was said is kept; "
         "look before you say it again"
     )
@@ -501,7 +497,7 @@ async def test_a_daemon_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.req("cli.ask.end")
-async def test_what_was_said_in_a_turn_that_has_begun_is_kept_and_not_to_be_said_again(
+async def test_after_a_lost_daemon_the_message_of_a_begun_turn_is_stored(
     home: Path, number: signal.Signals, reason: str
 ) -> None:
     config = f"{CONFIG}[limits]\ndrain_timeout = 1\n"
@@ -510,15 +506,15 @@ async def test_what_was_said_in_a_turn_that_has_begun_is_kept_and_not_to_be_said
             home, {"crab": 'prompt = "You are crab."\n'}, config.replace("{url}", model.url)
         )
         async with process(home, "--tcp", "off") as daemon:
-            asking = WARM.start(
+            ask_task = WARM.start(
                 *("ask", "--home", home, "!say so far\n!hang"), stdin=NULL, stdout=PIPE, stderr=PIPE
             )
-            assert asking.stdout is not None
+            assert ask_task.stdout is not None
             async with asyncio.timeout(PATIENCE):
-                await asking.stdout.readuntil(b"far")
+                await ask_task.stdout.readuntil(b"far")
                 daemon.process.send_signal(number)
-                _, err = await asking.communicate()
-    assert asking.returncode == 1
+                _, err = await ask_task.communicate()
+    assert ask_task.returncode == 1
     assert err.decode() == (
         f"crabtalk: {reason}; what was said is kept; ask it to go on when the daemon is back\n"
     )
@@ -532,13 +528,13 @@ class FailingStreamDaemon(Server):
 
 
 @pytest.mark.req("cli.ask.end")
-async def test_an_error_amid_the_stream_is_a_sentence_and_unknown_events_are_none(
+async def test_a_stream_error_gives_one_error_and_unknown_events_are_ignored(
     home: Path,
 ) -> None:
     async with serve_daemon(FailingStreamDaemon(), home):
-        said = await run_crabtalk("ask", "--home", home, "hi")
-    assert said.error
-    assert said.out == ""
+        outcome = await run_crabtalk("ask", "--home", home, "hi")
+    assert outcome.error
+    assert outcome.out == ""
 
 
 # ── Questions ──────────────────────────────────────────────────────────────────────────────────
@@ -574,7 +570,7 @@ async def test_a_question_is_answered_at_the_terminal(
 
 
 @pytest.mark.req("cli.ask.question")
-async def test_a_call_that_needs_a_yes_gets_it_at_the_terminal(tmp_path: Path) -> None:
+async def test_a_call_is_approved_at_the_terminal(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "You are crab."\napprove = ["bash"]\n'}
     async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         script = script_tool_calls([("bash", {"command": "echo $((40 + 2))"})])
@@ -587,16 +583,16 @@ async def test_a_call_that_needs_a_yes_gets_it_at_the_terminal(tmp_path: Path) -
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 @pytest.mark.req("cli.ask.question.nobody")
-async def test_a_question_nobody_can_answer_stops_the_turn(
+async def test_a_question_without_a_terminal_stops_the_turn(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
         script = script_tool_calls([("ask_user", MENU)])
-        said = await run_crabtalk("ask", "-q", *options, "--home", daemon.home, script)
-        assert "How shall I cook it?" in said.error
-        assert said.error.endswith("the turn was stopped, ask again at a terminal")
+        outcome = await run_crabtalk("ask", "-q", *options, "--home", daemon.home, script)
+        assert "How shall I cook it?" in outcome.error
+        assert outcome.error.endswith("the turn was stopped, ask again at a terminal")
         if options:
-            *_, asked, end = parse_json_lines(said.out)
+            *_, asked, end = parse_json_lines(outcome.out)
             assert (asked["event"], end["event"]) == ("ask_user", "end")
             assert end["stop_reason"] == "STOP_REASON_CANCELLED"
         async with daemon.client() as client:
@@ -605,7 +601,7 @@ async def test_a_question_nobody_can_answer_stops_the_turn(
 
 
 @pytest.mark.req("cli.ask.question.nobody")
-async def test_the_question_of_an_earlier_turn_is_left_to_who_it_was_put_to(tmp_path: Path) -> None:
+async def test_the_question_of_an_earlier_turn_is_not_answered_here(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         earlier = asyncio.ensure_future(run_tool_calls(client, "crab", [("ask_user", MENU)]))
         feed = client.subscribe_events(all_kinds=True)
@@ -630,37 +626,37 @@ async def test_the_question_of_an_earlier_turn_is_left_to_who_it_was_put_to(tmp_
         assert (result.output, out, process.returncode) == ("Boil", b"hi\n", 0)
 
 
-# ── How fast ───────────────────────────────────────────────────────────────────────────────────
+# ── Speed ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def measure_time_to_request(home: Path) -> float:
-    """Seconds from the start of the process to the first byte of its request."""
+    """Return seconds from the start of the process to the first byte of its request."""
     path = home / "run" / "crabtalk.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
         listener.settimeout(PATIENCE)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         words = [str(CRABTALK), "ask", "--home", str(home), "hello"]
         with subprocess.Popen(words, stdin=NULL, stdout=NULL, stderr=NULL):
-            line, _ = listener.accept()
-            with line:
-                assert line.recv(4)
-                taken = time.perf_counter() - begun
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(4)
+                seconds = time.perf_counter() - start
     path.unlink()
-    return taken
+    return seconds
 
 
 @pytest.mark.req("cli.ask.quick")
 @pytest.mark.clock
-def test_a_request_is_on_its_way_within_150_ms(tmp_path: Path) -> None:
+def test_a_request_is_sent_within_150_ms(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert_quick(lambda: measure_time_to_request(tmp_path), 0.15)
 
 
 @pytest.mark.req("cli.ask.quick")
-def test_a_question_to_a_daemon_that_runs_needs_no_client(tmp_path: Path) -> None:
-    """Loading it would take as long again."""
+def test_with_a_running_daemon_the_client_is_not_loaded(tmp_path: Path) -> None:
+    """Loading the client would double the time."""
     (tmp_path / "run").mkdir()
     code = (
         "import sys\n"
@@ -681,9 +677,9 @@ def test_a_question_to_a_daemon_that_runs_needs_no_client(tmp_path: Path) -> Non
         listener.settimeout(PATIENCE)
         words = [sys.executable, "-c", code]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-            line, _ = listener.accept()
-            with line:
-                assert line.recv(4)
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(4)
             out, _ = process.communicate()
     failed, loaded = out.splitlines()
     assert failed == "ConnectionClosedError"

@@ -1,4 +1,4 @@
-"""crabtalk ask --key: said once, and its answer as often as one asks. And daemons without keys."""
+"""crabtalk ask --key: a message runs once and its answer can be printed again."""
 
 import asyncio
 import signal
@@ -31,7 +31,7 @@ async def test_the_same_key_prints_the_stored_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.ask.key")
-async def test_at_once_with_the_same_key_both_print_the_one_answer(tmp_path: Path) -> None:
+async def test_two_commands_with_the_same_key_print_the_same_answer(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         words = ("ask", "--home", daemon.home, "--key", "tide", "!wait\n!say high")
         both = [start_task(run_crabtalk(*words)) for _ in range(2)]
@@ -43,7 +43,7 @@ async def test_at_once_with_the_same_key_both_print_the_one_answer(tmp_path: Pat
 
 @pytest.mark.req("cli.ask.key")
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "!status 401 wrong key",
         "!nothing",
@@ -51,16 +51,16 @@ async def test_at_once_with_the_same_key_both_print_the_one_answer(tmp_path: Pat
         script_tool_calls([("ask_user", {"questions": [QUESTION]})]),
     ],
 )
-async def test_the_same_key_exits_as_the_first_time(tmp_path: Path, said: str) -> None:
+async def test_the_same_key_exits_with_the_same_status(tmp_path: Path, message: str) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
-        words = ("ask", "--home", daemon.home, "--key", "k", said)
+        words = ("ask", "--home", daemon.home, "--key", "k", message)
         first, again = await run_crabtalk(*words), await run_crabtalk(*words)
         assert first.code == again.code, (first, again)
         assert first.out == again.out
 
 
 @pytest.mark.req("cli.ask.key")
-async def test_a_key_of_something_else_is_a_sentence(tmp_path: Path) -> None:
+async def test_a_key_used_for_another_message_gives_one_error(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         where = ("ask", "--home", daemon.home, "--key", "k")
         await run_crabtalk(*where, "one")
@@ -71,16 +71,16 @@ async def test_a_key_of_something_else_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.ask.key")
-async def test_a_daemon_that_is_killed_and_started_again_finishes_the_command(
+async def test_a_restarted_daemon_finishes_the_command(
     tmp_path: Path,
 ) -> None:
     async with killable(tmp_path) as running:
         words = ("ask", "--home", running.home, "--key", "k", "!say half an\n!hang")
-        asking = start_task(run_crabtalk(*words))
+        ask_task = start_task(run_crabtalk(*words))
         await wait_with_timeout(running.model.until_asked())
         await running.kill()
         await running.start()
-        outcome = await wait_with_timeout(asking)
+        outcome = await wait_with_timeout(ask_task)
         assert outcome.code == 1
         assert "the daemon ended while the agent was answering" in outcome.err
         again = await run_crabtalk(*words)
@@ -111,8 +111,8 @@ async def test_ctrl_c_stops_a_turn_with_a_key_at_once(tmp_path: Path) -> None:
 @pytest.mark.req("cli.older_daemon")
 async def test_ask_works_with_an_older_daemon(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, server=OlderDaemonServer) as daemon:
-        said = await run_crabtalk("ask", "--home", daemon.home, "--key", "k", "hello")
-        assert said.output == "heard: hello\n"
+        turn_result = await run_crabtalk("ask", "--home", daemon.home, "--key", "k", "hello")
+        assert turn_result.output == "heard: hello\n"
 
 
 @pytest.mark.req("cli.older_daemon")
@@ -122,8 +122,8 @@ async def test_the_chat_works_with_an_older_daemon(tmp_path: Path) -> None:
         run_daemon(tmp_path, server=OlderDaemonServer, hooks={}) as daemon,
         open_session(daemon.home) as (session, heard),
     ):
-        said = await wait_with_timeout(session.run_turn("hello"))
-        assert said.end is not None
+        turn_result = await wait_with_timeout(session.run_turn("hello"))
+        assert turn_result.end is not None
         assert heard.text == "heard: hello"
         saying = start_task(session.run_turn("!say so\n!wait"))
         await daemon.model.until_waiting()
@@ -136,8 +136,8 @@ async def test_the_chat_works_with_an_older_daemon(tmp_path: Path) -> None:
         await session.stop()
         assert (await wait_with_timeout(saying)).unsent_text == ""
         assert len(await session.load_history()) >= 6
-        said = await wait_with_timeout(session.run_turn("hello", guest="nobody"))
-        assert said.end is not None
+        turn_result = await wait_with_timeout(session.run_turn("hello", guest="missing"))
+        assert turn_result.end is not None
         with pytest.raises(ServerError):
             async for _ in session.client.attach("crab"):
                 pass

@@ -1,4 +1,4 @@
-"""Completion: what a shell is given when somebody presses Tab."""
+"""Shell completion of commands, options and names."""
 
 import asyncio
 import subprocess
@@ -16,28 +16,28 @@ from tests.daemon.in_process_daemon import run_daemon
 
 
 async def complete_words(*words: str, home: Path) -> list[str]:
-    """What the last word could become."""
-    said = await run_crabtalk(
+    """Return the completions of the last word."""
+    outcome = await run_crabtalk(
         COMP_WORDS=" ".join(["crabtalk", *words]),
         COMP_CWORD=str(len(words)),
         _CRABTALK_COMPLETE="bash_complete",
         CRABTALK_HOME=str(home),
     )
-    assert said.err == ""
-    return [line.removeprefix("plain,") for line in said.out.splitlines() if line]
+    assert outcome.err == ""
+    return [line.removeprefix("plain,") for line in outcome.out.splitlines() if line]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.req("cli.completion")
-async def test_each_shell_gets_what_it_understands(shell: str) -> None:
+async def test_each_shell_gets_its_own_script(shell: str) -> None:
     script = (await run_crabtalk("completions", shell)).output
     assert f"_CRABTALK_COMPLETE={shell}_complete" in script
     assert (await run_crabtalk("completions", "csh")).code == 2
 
 
 @pytest.mark.req("cli.completion")
-async def test_bash_completes_with_it(home: Path) -> None:
-    """The script itself, in the shell it is for."""
+async def test_bash_completes_with_the_script(home: Path) -> None:
+    """Runs the completion script in bash."""
     script = f"""
         PATH={CRABTALK.parent}:$PATH
         eval "$(crabtalk completions bash)"
@@ -46,10 +46,10 @@ async def test_bash_completes_with_it(home: Path) -> None:
         echo "${{COMPREPLY[@]}}"
     """
     command = ["bash", "--norc", "-c", script]
-    said = await asyncio.to_thread(
+    outcome = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, check=True
     )
-    assert said.stdout == "conversations\n"
+    assert outcome.stdout == "conversations\n"
 
 
 @pytest.mark.req("cli.completion")
@@ -62,7 +62,7 @@ async def test_commands_and_options_are_completed(home: Path) -> None:
 
 
 @pytest.mark.req("cli.completion.names")
-async def test_agents_and_models_are_completed_from_a_daemon_that_runs(tmp_path: Path) -> None:
+async def test_agents_and_models_are_completed_from_a_running_daemon(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         home = daemon.home
         assert await complete_words("ask", "--agent", "", home=home) == ["crab", "twin"]
@@ -73,7 +73,7 @@ async def test_agents_and_models_are_completed_from_a_daemon_that_runs(tmp_path:
 
 
 @pytest.mark.req("cli.completion.names")
-async def test_none_is_started_for_that(home: Path) -> None:
+async def test_no_daemon_is_started_for_a_completion(home: Path) -> None:
     assert await complete_words("kill", "", home=home) == []
     assert not home.exists()
 
@@ -86,8 +86,8 @@ class SlowAgentListDaemon(Server):
 
 @pytest.mark.req("cli.completion.names")
 @pytest.mark.clock
-async def test_one_that_does_not_answer_at_once_is_not_waited_for(home: Path) -> None:
+async def test_completion_does_not_wait_for_a_slow_daemon(home: Path) -> None:
     async with serve_daemon(SlowAgentListDaemon(), home):
-        begun = time.monotonic()
+        start = time.monotonic()
         assert await complete_words("kill", "", home=home) == []
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - start < 5

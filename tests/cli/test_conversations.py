@@ -1,4 +1,4 @@
-"""crabtalk conversations: what was said is listed, shown, taken elsewhere and removed."""
+"""crabtalk conversations: list, show, export and remove conversations."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ HOSTILE = "<script>alert(1)</script> \x1b[2J"
 
 
 @pytest.mark.req("cli.conversations.list")
-async def test_conversations_are_listed_the_last_one_first_and_narrowed_down(
+async def test_conversations_are_listed_latest_first_and_filtered(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -39,7 +39,7 @@ async def test_conversations_are_listed_the_last_one_first_and_narrowed_down(
 
 
 @pytest.mark.req("cli.conversations.list")
-async def test_a_conversation_that_rests_is_not_active(tmp_path: Path) -> None:
+async def test_a_conversation_not_in_memory_is_not_active(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "!say one")
     async with run_daemon(tmp_path) as daemon:
@@ -49,7 +49,7 @@ async def test_a_conversation_that_rests_is_not_active(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.conversations.show")
-async def test_what_was_said_is_shown_with_who_said_it(tmp_path: Path) -> None:
+async def test_messages_are_shown_with_their_speakers(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "!say first", sender="bo")
         await client.send("crab", script_tool_calls([("recall", {"query": "x"})]), sender="bo")
@@ -73,7 +73,7 @@ async def test_what_was_said_is_shown_with_who_said_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.terminal.safe")
-async def test_what_was_said_cannot_steer_a_terminal_and_goes_into_a_pipe_as_it_is(
+async def test_messages_are_escaped_at_a_terminal_and_unchanged_in_a_pipe(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -116,7 +116,7 @@ class PagedConversationDaemon(Server):
 
 
 @pytest.mark.req("cli.conversations.show")
-async def test_as_many_pages_are_asked_for_as_are_needed(home: Path) -> None:
+async def test_only_the_needed_pages_are_requested(home: Path) -> None:
     peer = PagedConversationDaemon()
     async with serve_daemon(peer, home):
         where = ("conversations", "show", "crab", "--home", home, "--json")
@@ -132,7 +132,7 @@ async def test_as_many_pages_are_asked_for_as_are_needed(home: Path) -> None:
 
 
 @pytest.mark.req("cli.conversations.export")
-async def test_a_conversation_is_exported_in_three_forms(tmp_path: Path) -> None:
+async def test_a_conversation_is_exported_in_three_formats(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", f"!say {HOSTILE}")
         words = ("conversations", "export", "crab", "--home", daemon.home)
@@ -143,22 +143,26 @@ async def test_a_conversation_is_exported_in_three_forms(tmp_path: Path) -> None
         assert document["messages"][1]["content"] == HOSTILE
 
         file = tmp_path / "crab.html"
-        said = await run_crabtalk(*words, "--as", "html", "-o", file)
-        assert (said.code, said.out, said.err) == (0, "", f"2 messages written to {file}\n")
+        outcome = await run_crabtalk(*words, "--as", "html", "-o", file)
+        assert (outcome.code, outcome.out, outcome.err) == (
+            0,
+            "",
+            f"2 messages written to {file}\n",
+        )
         page = file.read_text()
         assert "<html" in page
         assert "<script>alert" not in page
 
-        said = await run_crabtalk(*words, "-o", file, "--json")
-        assert json.loads(said.output) == {"file": str(file), "messages": 2}
+        outcome = await run_crabtalk(*words, "-o", file, "--json")
+        assert json.loads(outcome.output) == {"file": str(file), "messages": 2}
         assert file.read_text() == markdown
-        said = await run_crabtalk(*words, "-o", tmp_path / "no" / "file.md")
-        assert "No such file or directory" in said.error
+        outcome = await run_crabtalk(*words, "-o", tmp_path / "no" / "file.md")
+        assert "No such file or directory" in outcome.error
 
 
 @pytest.mark.req("cli.conversations.rm")
 @pytest.mark.req("cli.no_prompt")
-async def test_one_conversation_is_removed_when_somebody_agreed(tmp_path: Path) -> None:
+async def test_a_conversation_is_removed_after_a_confirmation(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "!say one", sender="bo")
         await client.send("crab", "!say one")
@@ -168,16 +172,16 @@ async def test_one_conversation_is_removed_when_somebody_agreed(tmp_path: Path) 
         assert code == 1
         assert "Remove the conversation of crab and user, 2 messages? [y/N]" in screen
         assert len((await client.list_conversations()).conversations) == 2
-        said = await run_crabtalk(*words, "--yes")
-        assert (said.code, said.err) == (0, "removed what crab and user said\n")
+        outcome = await run_crabtalk(*words, "--yes")
+        assert (outcome.code, outcome.err) == (0, "removed what crab and user said\n")
         (left,) = (await client.list_conversations()).conversations
         assert left.sender == "bo"
 
 
 @pytest.mark.parametrize("verb", ["show", "export", "rm"])
-async def test_a_conversation_there_never_was_is_a_sentence(verb: str, tmp_path: Path) -> None:
+async def test_a_missing_conversation_gives_one_error(verb: str, tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "!say one", sender="bo")
-        said = await run_crabtalk("conversations", verb, "crab", "--home", daemon.home)
-        assert said.error.startswith("crab has had no conversation with user")
-        assert said.error.endswith("; `crabtalk conversations list` has all there are")
+        outcome = await run_crabtalk("conversations", verb, "crab", "--home", daemon.home)
+        assert outcome.error.startswith("crab has had no conversation with user")
+        assert outcome.error.endswith("; `crabtalk conversations list` has all there are")

@@ -1,4 +1,4 @@
-"""Starting: a command that finds no daemon leaves one behind, exactly one, or says why not."""
+"""A command that finds no daemon starts exactly one, or says why it cannot."""
 
 import asyncio
 import fcntl
@@ -28,12 +28,12 @@ def format_started(home: Path) -> str:
 
 
 @pytest.mark.req("cli.start")
-async def test_who_finds_no_daemon_starts_one_says_so_and_leaves_it_for_the_next(
+async def test_a_command_starts_a_daemon_and_leaves_it_running(
     home: Path,
 ) -> None:
     async with configure_home(home):
-        said = await run("ask", "--home", home, "!say hi")
-        assert (said.code, said.out, said.err) == (0, "hi\n", format_started(home))
+        outcome = await run("ask", "--home", home, "!say hi")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "hi\n", format_started(home))
         pid = get_daemon_pid(home)
         assert (await run("ask", "--home", home, "!say hello")).output == "hello\n"
         assert (await run("skills", "--home", home)).code == 0
@@ -41,7 +41,7 @@ async def test_who_finds_no_daemon_starts_one_says_so_and_leaves_it_for_the_next
 
 
 @pytest.mark.req("cli.start")
-async def test_it_is_out_of_reach_of_the_terminal_it_was_started_at(home: Path) -> None:
+async def test_a_started_daemon_is_detached_from_the_terminal(home: Path) -> None:
     async with configure_home(home):
         code, screen = await run_at_terminal("stats", "--home", home)
         assert code == 0
@@ -58,29 +58,29 @@ async def test_it_is_out_of_reach_of_the_terminal_it_was_started_at(home: Path) 
 
 
 @pytest.mark.req("cli.start.once")
-async def test_of_many_who_start_one_at_once_one_does(home: Path) -> None:
+async def test_many_commands_at_once_start_one_daemon(home: Path) -> None:
     async with configure_home(home):
-        said = await asyncio.gather(*(run("stats", "--home", home, "--json") for _ in range(5)))
-        assert [each.code for each in said] == [0] * 5
-        assert [each.err for each in said if each.err] == [format_started(home)]
+        outcome = await asyncio.gather(*(run("stats", "--home", home, "--json") for _ in range(5)))
+        assert [each.code for each in outcome] == [0] * 5
+        assert [each.err for each in outcome if each.err] == [format_started(home)]
         await wait_until_alone(home)
 
 
 async def wait_until_alone(home: Path) -> None:
-    """Until the daemon is the only process that was to be one."""
+    """Wait until the daemon is the only daemon process of the home."""
     async with asyncio.timeout(PATIENCE):
         while list_daemons(home) != [get_daemon_pid(home)]:
             await asyncio.sleep(0.005)
 
 
 def list_daemons(home: Path) -> list[int]:
-    """The processes that are the daemon of a home, or want to be."""
-    return [int(each.name) for each in Path("/proc").glob("[0-9]*") if is_daemon(each, home)]
+    """List the daemon processes of a home, also those that are still starting."""
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if is_daemon(path, home)]
 
 
 @pytest.mark.req("cli.start.once")
-async def test_one_that_comes_while_another_leaves_waits_for_it(home: Path) -> None:
-    """A daemon that drains has left its socket, and still has its lock."""
+async def test_a_daemon_started_while_another_drains_waits_for_it(home: Path) -> None:
+    """A draining daemon has closed its socket and still holds its lock."""
     async with configure_home(home):
         files = RunFiles.for_home(home)
         files.directory.mkdir(mode=0o700)
@@ -90,12 +90,12 @@ async def test_one_that_comes_while_another_leaves_waits_for_it(home: Path) -> N
             coming = asyncio.ensure_future(run("stats", "--home", home))
             await wait_for_refusal(home)
             os.ftruncate(lock.fileno(), 0)
-        said = await coming
-        assert (said.code, said.err) == (0, format_started(home))
+        outcome = await coming
+        assert (outcome.code, outcome.err) == (0, format_started(home))
 
 
 async def wait_for_refusal(home: Path) -> None:
-    """Until a daemon was started in the home, and found it taken: /proc tells of both."""
+    """Wait until a daemon process has started in the home and ended because it was locked."""
     seen = False
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -118,30 +118,32 @@ def is_daemon(process: Path, home: Path) -> bool:
     "words", [("--no-start", "stats"), ("stats", "--no-start"), ("ask", "hi", "--no-start")]
 )
 @pytest.mark.req("cli.start.forbidden")
-async def test_who_forbids_it_is_told_how_to_start_one(home: Path, words: tuple[str, ...]) -> None:
-    said = await run(*words, CRABTALK_HOME=str(home))
-    assert said.error == f"no daemon answers in {home}; start one with `crabtalkd run`"
+async def test_no_start_gives_an_error_with_the_start_command(
+    home: Path, words: tuple[str, ...]
+) -> None:
+    outcome = await run(*words, CRABTALK_HOME=str(home))
+    assert outcome.error == f"no daemon answers in {home}; start one with `crabtalkd run`"
     assert not home.exists()
 
 
 @pytest.mark.req("cli.start.forbidden")
-async def test_the_environment_can_forbid_it_for_good(home: Path) -> None:
-    said = await run("stats", "--home", home, CRABTALK_NO_START="1")
-    assert said.error.endswith(f"start one with `crabtalkd run --home {home}`")
+async def test_an_environment_variable_forbids_starting(home: Path) -> None:
+    outcome = await run("stats", "--home", home, CRABTALK_NO_START="1")
+    assert outcome.error.endswith(f"start one with `crabtalkd run --home {home}`")
     assert not home.exists()
 
 
 @pytest.mark.req("cli.start.failed")
-async def test_why_it_does_not_start_is_told_in_its_own_words(home: Path) -> None:
+async def test_a_failed_start_reports_the_daemons_error(home: Path) -> None:
     async with configure_home(home):
         (home / "config.toml").write_text("[daemon")
-        said = await run("stats", "--home", home)
-        assert said.error.startswith(f"crabtalkd does not start: {home / 'config.toml'} is not")
-        assert said.error.endswith("mend it or move it away")
+        outcome = await run("stats", "--home", home)
+        assert outcome.error.startswith(f"crabtalkd does not start: {home / 'config.toml'} is not")
+        assert outcome.error.endswith("mend it or move it away")
 
 
 def run_without_crabtalkd(home: Path, path: str, *, patience: float = 5) -> CliOutcome:
-    """Starting, by a Python that has no crabtalkd beside it."""
+    """Start a daemon from a Python that has no crabtalkd beside it."""
     code = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -167,22 +169,22 @@ def run_without_crabtalkd(home: Path, path: str, *, patience: float = 5) -> CliO
 
 
 @pytest.mark.req("cli.start.failed")
-def test_a_program_that_is_not_there_is_named_with_what_brings_it(home: Path) -> None:
-    said = run_without_crabtalkd(home, "/nowhere")
-    assert said.error == "crabtalkd is not installed; `uv tool install crabtalk` brings it"
+def test_a_missing_daemon_program_gives_the_install_command(home: Path) -> None:
+    outcome = run_without_crabtalkd(home, "/nowhere")
+    assert outcome.error == "crabtalkd is not installed; `uv tool install crabtalk` brings it"
 
 
 @pytest.mark.req("cli.start")
-async def test_a_program_elsewhere_is_found_by_the_path(home: Path) -> None:
+async def test_the_daemon_program_is_found_on_the_path(home: Path) -> None:
     async with configure_home(home):
-        said = await asyncio.to_thread(
+        outcome = await asyncio.to_thread(
             run_without_crabtalkd, home, str(CRABTALK.parent), patience=PATIENCE
         )
-        assert (said.code, said.out) == (0, format_started(home))
+        assert (outcome.code, outcome.out) == (0, format_started(home))
 
 
 def install_stand_in(directory: Path, script: str) -> str:
-    """A crabtalkd of another sort, and the path to find it by."""
+    """Install a fake crabtalkd and return a PATH that finds it."""
     program = directory / "sorts" / "crabtalkd"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\n{script}\n")
@@ -191,7 +193,7 @@ def install_stand_in(directory: Path, script: str) -> str:
 
 
 @pytest.mark.req("cli.start.failed")
-def test_one_that_does_not_answer_is_not_waited_for_for_ever(home: Path, tmp_path: Path) -> None:
+def test_waiting_for_a_daemon_that_does_not_answer_times_out(home: Path, tmp_path: Path) -> None:
     (home / "logs").mkdir(parents=True)
     path = install_stand_in(
         tmp_path,
@@ -199,55 +201,55 @@ def test_one_that_does_not_answer_is_not_waited_for_for_ever(home: Path, tmp_pat
         f"echo 'the tide is too low' >> {home}/logs/crabtalkd.log\n"
         f"echo $$ > {tmp_path}/pid\nexec sleep 30",
     )
-    said = run_without_crabtalkd(home, path, patience=1)
-    assert said.error == (
+    outcome = run_without_crabtalkd(home, path, patience=1)
+    assert outcome.error == (
         f"crabtalkd does not answer in {home} after 1 s; its log ends: the tide is too low"
     )
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
 
 @pytest.mark.req("cli.start.failed")
-def test_a_home_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:
+def test_an_impossible_home_gives_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = run_without_crabtalkd(tmp_path / "file" / "home", str(CRABTALK.parent))
-    assert said.error.startswith(f"cannot use {tmp_path / 'file' / 'home'}: Not a directory; ")
+    outcome = run_without_crabtalkd(tmp_path / "file" / "home", str(CRABTALK.parent))
+    assert outcome.error.startswith(f"cannot use {tmp_path / 'file' / 'home'}: Not a directory; ")
 
 
 @pytest.mark.req("cli.start.failed")
-async def test_a_reason_from_long_ago_is_not_told(home: Path) -> None:
+async def test_old_log_lines_are_not_reported(home: Path) -> None:
     async with configure_home(home):
         (home / "logs").mkdir()
         (home / "logs" / "crabtalkd.log").write_text("the tide was too low\n")
         (home / "config.toml").write_text("[daemon")
-        said = await run("stats", "--home", home)
-        assert said.error.startswith(f"crabtalkd does not start: {home / 'config.toml'} is not")
+        outcome = await run("stats", "--home", home)
+        assert outcome.error.startswith(f"crabtalkd does not start: {home / 'config.toml'} is not")
 
 
 @pytest.mark.parametrize("status", [0, 1])
 @pytest.mark.req("cli.start.failed")
-def test_one_that_ends_without_a_word_is_not_started_for_ever(
+def test_a_daemon_that_ends_silently_is_not_restarted_forever(
     home: Path, tmp_path: Path, status: int
 ) -> None:
     path = install_stand_in(tmp_path, f"echo x >> {tmp_path}/starts\nexit {status}")
-    said = run_without_crabtalkd(home, path)
-    assert said.error.startswith("crabtalkd does not start: it says nothing; ")
+    outcome = run_without_crabtalkd(home, path)
+    assert outcome.error.startswith("crabtalkd does not start: it says nothing; ")
     assert (tmp_path / "starts").read_text().count("x") < 10
 
 
 @pytest.mark.req("cli.start")
-async def test_what_is_said_to_a_daemon_that_was_killed_is_answered_by_the_next(
+async def test_after_a_kill_the_next_command_starts_a_new_daemon(
     home: Path,
 ) -> None:
     async with configure_home(home):
         await run("ask", "--home", home, "!say hi")
         os.kill(get_daemon_pid(home), 9)
         await asyncio.to_thread(wait_until_gone, home)
-        said = await run("ask", "--home", home, "!say hello")
-        assert (said.code, said.out, said.err) == (0, "hello\n", format_started(home))
+        outcome = await run("ask", "--home", home, "!say hello")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "hello\n", format_started(home))
 
 
 def wait_until_gone(home: Path) -> None:
-    """Until nothing is left of a killed process that could take a connection."""
+    """Wait until a killed process accepts no connections any more."""
     with suppress(ConnectionRefusedError):
         while True:
             with socket.socket(socket.AF_UNIX) as line:

@@ -1,4 +1,4 @@
-"""crabtalk doctor: what is wrong is found, with what mends it; nothing is changed or started."""
+"""crabtalk doctor finds problems and names their fixes; it changes and starts nothing."""
 
 import asyncio
 import json
@@ -27,18 +27,18 @@ from tests.daemon.test_process import SpawnedDaemon
 from tests.daemon.test_process import spawn_daemon as process
 from tests.model_server import model_server
 
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 CRAB = {"crab": 'prompt = "You are crab."\n'}
 
 
 async def run_doctor(home: Path, **env: Any) -> tuple[int | None, list[dict[str, str]]]:
-    """Its exit status, and what it found."""
-    said = await run_crabtalk("doctor", "--home", home, "--json", **env)
-    assert said.err == ""
-    found = json.loads(said.out)
+    """Run the doctor; return its exit status and its findings."""
+    outcome = await run_crabtalk("doctor", "--home", home, "--json", **env)
+    assert outcome.err == ""
+    found = json.loads(outcome.out)
     assert found["home"] == str(home)
-    assert found["ok"] is (said.code == 0)
-    return said.code, found["findings"]
+    assert found["ok"] is (outcome.code == 0)
+    return outcome.code, found["findings"]
 
 
 def select_findings(findings: list[dict[str, str]], what: str) -> list[tuple[str, str, str]]:
@@ -51,7 +51,7 @@ def find_in_home(home: Path, what: str) -> list[Finding]:
 
 @asynccontextmanager
 async def run_daemon(home: Path, agents: dict[str, str] = CRAB) -> AsyncIterator[SpawnedDaemon]:
-    """A daemon that is a process, and has a model."""
+    """Run a daemon process with a model."""
     async with model_server() as model:
         prepare_home(home, agents, CONFIG.replace("{url}", model.url))
         home.joinpath("config.toml").chmod(0o600)
@@ -61,10 +61,10 @@ async def run_daemon(home: Path, agents: dict[str, str] = CRAB) -> AsyncIterator
 
 
 @pytest.mark.req("cli.doctor")
-async def test_where_all_is_well_it_says_so_line_by_line(home: Path) -> None:
+async def test_a_healthy_home_has_only_ok_findings(home: Path) -> None:
     async with run_daemon(home):
-        said = await run_crabtalk("doctor", "--home", home)
-        lines = [line.split(maxsplit=2) for line in said.output.splitlines()]
+        outcome = await run_crabtalk("doctor", "--home", home)
+        lines = [line.split(maxsplit=2) for line in outcome.output.splitlines()]
         assert {line[0] for line in lines} == {"ok"}
         found = {what: text for _, what, text in lines}
         assert found["home"] == str(home)
@@ -74,19 +74,19 @@ async def test_where_all_is_well_it_says_so_line_by_line(home: Path) -> None:
 
 
 @pytest.mark.req("cli.doctor.no_daemon")
-async def test_without_home_and_daemon_nothing_is_started_or_made(home: Path) -> None:
+async def test_without_home_and_daemon_nothing_is_created(home: Path) -> None:
     code, found = await run_doctor(home)
     assert code == 0
     assert select_findings(found, "home") == [
         ("warn", f"{home} is not there yet", f"crabtalkd run --home {home}")
     ]
-    (told,) = select_findings(found, "daemon")
-    assert told == ("warn", f"none runs in {home}", f"crabtalkd run --home {home}")
+    (daemon_finding,) = select_findings(found, "daemon")
+    assert daemon_finding == ("warn", f"none runs in {home}", f"crabtalkd run --home {home}")
     assert not home.exists()
 
 
 @pytest.mark.req("cli.doctor.no_daemon")
-async def test_what_a_killed_daemon_left_is_told_from_one_that_hangs(home: Path) -> None:
+async def test_a_killed_daemon_and_a_hanging_one_are_told_apart(home: Path) -> None:
     async with run_daemon(home) as daemon:
         daemon.process.send_signal(signal.SIGSTOP)
         try:
@@ -105,7 +105,7 @@ async def test_what_a_killed_daemon_left_is_told_from_one_that_hangs(home: Path)
 
 
 @pytest.mark.req("cli.doctor.home")
-async def test_a_home_that_is_a_file_is_a_finding_and_no_crash(home: Path) -> None:
+async def test_a_home_that_is_a_file_is_a_finding(home: Path) -> None:
     home.write_text("not a directory")
     code, found = await run_doctor(home)
     assert code == 1
@@ -115,7 +115,7 @@ async def test_a_home_that_is_a_file_is_a_finding_and_no_crash(home: Path) -> No
 
 
 @pytest.mark.req("cli.doctor.home")
-def test_what_others_can_reach_is_found_and_mended_by_what_is_said(home: Path) -> None:
+def test_open_permissions_are_found_and_fixed_by_the_command(home: Path) -> None:
     prepare_home(home, CRAB, "")
     home.chmod(0o777)
     (finding,) = find_in_home(home, "home")
@@ -136,7 +136,7 @@ def test_what_others_can_reach_is_found_and_mended_by_what_is_said(home: Path) -
 
 
 @pytest.mark.req("cli.doctor.home")
-def test_many_files_are_mended_at_once(home: Path) -> None:
+def test_many_files_are_fixed_by_one_command(home: Path) -> None:
     prepare_home(home, {f"a{n}": 'prompt = "a"\n' for n in range(5)}, "")
     for path in (home, *home.glob("agents/*.toml")):
         path.chmod(0o755)
@@ -149,13 +149,13 @@ def test_many_files_are_mended_at_once(home: Path) -> None:
 
 @contextmanager
 def as_other_user() -> Iterator[Path]:
-    """A directory of one's own, as a user to whom things can be closed; nothing is to root."""
+    """Yield an own directory while running as an unprivileged user: root can open everything."""
     with TemporaryDirectory() as directory:
         if os.geteuid() != 0:
             yield Path(directory)
             return
-        os.chown(directory, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, 0)
+        os.chown(directory, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
+        os.setresuid(UNPRIVILEGED_UID, UNPRIVILEGED_UID, 0)
         try:
             yield Path(directory)
         finally:
@@ -163,7 +163,7 @@ def as_other_user() -> Iterator[Path]:
 
 
 @pytest.mark.req("cli.doctor.home")
-def test_a_home_that_can_never_be_made_is_told_from_one_that_is_not_there_yet(home: Path) -> None:
+def test_a_home_that_cannot_be_created_is_a_failure(home: Path) -> None:
     home.write_text("no directory")
     (found,) = find_in_home(home / "deep" / "home", "home")
     assert (found.level, found.mend) == ("fail", f"mv {home} {home}.old")
@@ -177,8 +177,8 @@ def test_a_home_that_can_never_be_made_is_told_from_one_that_is_not_there_yet(ho
 
 
 @pytest.mark.req("cli.doctor.home")
-def test_what_is_closed_to_us_is_found(home: Path) -> None:
-    list(run_home_checks(home))  # what is imported late is imported as who may
+def test_unreadable_files_and_homes_are_found(home: Path) -> None:
+    list(run_home_checks(home))  # late imports must happen before the privileges are dropped
     with as_other_user() as directory:
         home = directory / "home"
         prepare_home(home, CRAB, "")
@@ -196,7 +196,7 @@ def test_what_is_closed_to_us_is_found(home: Path) -> None:
 
 
 @pytest.mark.req("cli.doctor.config")
-async def test_files_that_are_no_toml_are_found_without_a_daemon(home: Path) -> None:
+async def test_invalid_toml_files_are_found_without_a_daemon(home: Path) -> None:
     prepare_home(home, {**CRAB, "owl": "prompt = "}, "[llm")
     code, found = await run_doctor(home)
     assert code == 1
@@ -209,7 +209,7 @@ async def test_files_that_are_no_toml_are_found_without_a_daemon(home: Path) -> 
 
 
 @pytest.mark.req("cli.doctor.config")
-async def test_a_config_no_daemon_could_start_with_is_found_without_one(home: Path) -> None:
+async def test_an_unusable_config_is_found_without_a_daemon(home: Path) -> None:
     prepare_home(home, CRAB, '[limits]\nmcp_wait_seconds = "a"\n')
     code, found = await run_doctor(home)
     assert code == 1
@@ -219,17 +219,17 @@ async def test_a_config_no_daemon_could_start_with_is_found_without_one(home: Pa
 
 
 @pytest.mark.req("cli.doctor.config")
-async def test_words_in_the_configuration_that_nobody_reads_are_named_once(home: Path) -> None:
-    told = f"{home}/config.toml has [daemn], which means nothing here and is ignored"
+async def test_ignored_parts_of_the_config_are_reported_once(home: Path) -> None:
+    problem = f"{home}/config.toml has [daemn], which means nothing here and is ignored"
     async with run_daemon(home), connect(home=home) as client:
         with (home / "config.toml").open("a") as file:
             file.write("[daemn]\n")
         await client.reload()
-        assert list((await client.get_stats()).problems) == [told]
+        assert list((await client.get_stats()).problems) == [problem]
         code, found = await run_doctor(home)
         assert code == 0
         assert select_findings(found, "config") == [
-            ("warn", told, f"${{EDITOR:-vi}} {home}/config.toml")
+            ("warn", problem, f"${{EDITOR:-vi}} {home}/config.toml")
         ]
         assert select_findings(found, "problem") == []
 
@@ -246,7 +246,7 @@ async def test_a_variable_that_is_not_set_is_named(home: Path) -> None:
 
 
 @pytest.mark.req("cli.doctor.leftovers")
-def test_stale_ports_damaged_lines_large_logs_and_the_index_are_looked_at(home: Path) -> None:
+def test_stale_ports_damaged_lines_large_logs_and_the_index_are_checked(home: Path) -> None:
     prepare_home(home, CRAB, "")
     for name in ("sessions", "logs", "index/sessions"):
         (home / name).mkdir(parents=True)
@@ -302,7 +302,7 @@ async def test_each_damaged_record_is_named_with_and_without_a_daemon(home: Path
 
 
 @pytest.mark.req("cli.doctor.daemon")
-async def test_what_the_daemon_finds_wrong_is_said_once(home: Path) -> None:
+async def test_problems_of_the_daemon_are_reported_once(home: Path) -> None:
     lost = '[[mcps]]\nname = "lost"\ncommand = "no-such-program"\nauto_restart = false\n'
     agents = {**CRAB, "owl": "prompt = ", "cat": "prompt = 5", "twin": f'prompt = "t"\n{lost}'}
     async with run_daemon(home, agents), connect(home=home) as client:
@@ -328,7 +328,7 @@ async def test_what_the_daemon_finds_wrong_is_said_once(home: Path) -> None:
 
 
 class OtherVersionDaemon(Server):
-    """A daemon of another version, with nothing to answer."""
+    """A daemon of another version, without agents that work."""
 
     def __init__(self, protocol: int = PROTOCOL_VERSION, *models: str, active: str = "") -> None:
         self.protocol = protocol
@@ -354,7 +354,7 @@ class OtherVersionDaemon(Server):
 
 
 @pytest.mark.req("cli.doctor.daemon")
-async def test_a_daemon_of_another_version_is_noticed(home: Path) -> None:
+async def test_a_daemon_of_another_version_is_reported(home: Path) -> None:
     async with serve_daemon(OtherVersionDaemon(), home):
         code, found = await run_doctor(home)
         assert code == 1
@@ -364,7 +364,7 @@ async def test_a_daemon_of_another_version_is_noticed(home: Path) -> None:
         ((level, text, _),) = select_findings(found, "version")
         assert (level, f"and this is {package.__version__}" in text) == ("warn", True)
         assert select_findings(found, "models") == [
-            ("fail", "none can be used, so nobody answers", f"crabtalkd setup --home {home}")
+            ("fail", "none can be used, so no agent answers", f"crabtalkd setup --home {home}")
         ]
         assert select_findings(found, "mcp") == [
             ("warn", "web of crab waits for you: open it", ""),
@@ -383,12 +383,12 @@ async def test_a_daemon_of_another_version_is_noticed(home: Path) -> None:
     ],
 )
 @pytest.mark.req("cli.doctor.daemon")
-async def test_a_model_nobody_offers_is_noticed(
+async def test_a_model_no_provider_offers_is_reported(
     active: str, expected: tuple[str, str, str], home: Path
 ) -> None:
     async with serve_daemon(OtherVersionDaemon(PROTOCOL_VERSION + 1, "m m", active=active), home):
-        said = await run_crabtalk("doctor", "--json", CRABTALK_HOME=str(home))
-    found = json.loads(said.out)["findings"]
+        outcome = await run_crabtalk("doctor", "--json", CRABTALK_HOME=str(home))
+    found = json.loads(outcome.out)["findings"]
     assert select_findings(found, "models") == [
         expected,
         ("warn", "owl wants gone, and no provider offers it", "crabtalk agents edit owl"),
@@ -405,7 +405,7 @@ async def test_a_daemon_that_cannot_answer_is_a_finding(home: Path) -> None:
 
 
 @pytest.mark.req("cli.colour")
-async def test_colour_is_for_terminals(home: Path) -> None:
+async def test_only_terminals_get_colour(home: Path) -> None:
     where: tuple[Any, ...] = ("doctor", "--home", home)
     code, screen = await run_at_terminal(*where)
     assert code == 0

@@ -1,4 +1,4 @@
-"""crabtalk events, with a daemon: subscriptions, publishing, and what agents do as they do it."""
+"""crabtalk events with a daemon: subscriptions, publishing, and watching agents."""
 
 import asyncio
 import json
@@ -38,44 +38,46 @@ from tests.forked_programs import PIPE, ForkedProcess
 
 
 @pytest.mark.req("cli.events.subscriptions")
-async def test_a_subscription_is_made_listed_and_removed(tmp_path: Path) -> None:
+async def test_a_subscription_is_created_listed_and_removed(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         where = ("--home", daemon.home)
-        said = await run_crabtalk("events", "list", *where)
-        assert (said.code, said.out) == (0, "")
-        assert said.err.startswith("there are no subscriptions; ")
-        said = await run_crabtalk("events", "subscribe", *where, "agent:twin:done", "crab")
-        assert said.output == "1  agent:twin:done  → crab  by user\n"
-        said = await run_crabtalk("events", "subscribe", *where, "rss", "twin", "--once", "--json")
+        outcome = await run_crabtalk("events", "list", *where)
+        assert (outcome.code, outcome.out) == (0, "")
+        assert outcome.err.startswith("there are no subscriptions; ")
+        outcome = await run_crabtalk("events", "subscribe", *where, "agent:twin:done", "crab")
+        assert outcome.output == "1  agent:twin:done  → crab  by user\n"
+        outcome = await run_crabtalk(
+            "events", "subscribe", *where, "rss", "twin", "--once", "--json"
+        )
         second = {"id": 2, "source": "rss", "target_agent": "twin", "once": True}
         second["created_by"] = "user"
-        assert json.loads(said.output) == second
-        said = await run_crabtalk("events", "list", *where)
-        assert said.output == (
+        assert json.loads(outcome.output) == second
+        outcome = await run_crabtalk("events", "list", *where)
+        assert outcome.output == (
             "1  agent:twin:done  → crab       by user\n2  rss              → twin once  by user\n"
         )
-        said = await run_crabtalk("events", "remove", *where, "1")
-        assert (said.code, said.out, said.err) == (0, "", "removed 1\n")
-        said = await run_crabtalk("events", "list", *where, "--json")
-        assert json.loads(said.output) == {"subscriptions": [second]}
+        outcome = await run_crabtalk("events", "remove", *where, "1")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "removed 1\n")
+        outcome = await run_crabtalk("events", "list", *where, "--json")
+        assert json.loads(outcome.output) == {"subscriptions": [second]}
 
 
 @pytest.mark.req("cli.events.subscriptions")
-async def test_what_the_daemon_refuses_is_a_sentence(tmp_path: Path) -> None:
+async def test_a_refused_request_gives_one_error(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         where = ("--home", daemon.home)
-        said = await run_crabtalk("events", "remove", *where, "7")
-        assert said.error == "no subscription has the id 7; `crabtalk events list` has the ids"
-        said = await run_crabtalk("events", "subscribe", *where, "rss", "owl")
-        assert said.error == ("no agent is called 'owl'; `crabtalk agents list` has the names")
+        outcome = await run_crabtalk("events", "remove", *where, "7")
+        assert outcome.error == "no subscription has the id 7; `crabtalk events list` has the ids"
+        outcome = await run_crabtalk("events", "subscribe", *where, "rss", "owl")
+        assert outcome.error == ("no agent is called 'owl'; `crabtalk agents list` has the names")
         assert (await run_crabtalk("events", "publish", *where, "")).error
 
 
 @pytest.mark.parametrize("number", ["-1", "one", str(2**64)])
 @pytest.mark.req("cli.exit_codes")
-async def test_what_is_no_id_is_a_usage_error(number: str) -> None:
-    said = await run_crabtalk("events", "remove", "--", number)
-    assert (said.code, said.out) == (2, "")
+async def test_an_invalid_id_is_a_usage_error(number: str) -> None:
+    outcome = await run_crabtalk("events", "remove", "--", number)
+    assert (outcome.code, outcome.out) == (2, "")
 
 
 # ── Publishing ─────────────────────────────────────────────────────────────────────────────────
@@ -83,15 +85,15 @@ async def test_what_is_no_id_is_a_usage_error(number: str) -> None:
 
 @pytest.mark.parametrize(("words", "typed"), [(("high water",), b""), ((), b"high water")])
 @pytest.mark.req("cli.events.publish")
-async def test_a_payload_comes_as_a_word_or_on_standard_input(
+async def test_a_payload_is_an_argument_or_standard_input(
     tmp_path: Path, words: tuple[str, ...], typed: bytes
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("tide", "crab")
         async with follow_feed(daemon) as follower:
             where = ("--home", daemon.home)
-            said = await run_crabtalk("events", "publish", *where, "tide", *words, typed=typed)
-            assert (said.code, said.out, said.err) == (0, "", "published tide\n")
+            outcome = await run_crabtalk("events", "publish", *where, "tide", *words, typed=typed)
+            assert (outcome.code, outcome.out, outcome.err) == (0, "", "published tide\n")
             await follower.wait_until_done()
         history = await client.list_messages("crab", sender="event:tide")
         assert history.messages[0].content == "high water"
@@ -103,7 +105,7 @@ class RecordingPublishDaemon(CannedDaemon):
 
 
 @pytest.mark.req("cli.events.publish")
-async def test_at_a_terminal_publishing_without_a_payload_waits_for_nobody(home: Path) -> None:
+async def test_at_a_terminal_publishing_without_a_payload_does_not_wait(home: Path) -> None:
     async with serve_daemon(peer := RecordingPublishDaemon(), home):
         code, screen = await run_at_terminal("events", "publish", "--home", home, "tide")
         assert (code, screen) == (0, "published tide\n")
@@ -114,12 +116,10 @@ async def test_at_a_terminal_publishing_without_a_payload_waits_for_nobody(home:
     ("typed", "sentence"), [(b"\xff", "is not UTF-8"), (b"x" * (17 << 20), "send less at a time")]
 )
 @pytest.mark.req("cli.events.publish")
-async def test_what_cannot_be_a_payload_is_a_sentence(
-    home: Path, typed: bytes, sentence: str
-) -> None:
+async def test_an_invalid_payload_gives_one_error(home: Path, typed: bytes, sentence: str) -> None:
     async with serve_daemon(peer := RecordingPublishDaemon(), home):
-        said = await run_crabtalk("events", "publish", "--home", home, "tide", typed=typed)
-        assert sentence in said.error
+        outcome = await run_crabtalk("events", "publish", "--home", home, "tide", typed=typed)
+        assert sentence in outcome.error
         assert peer.requests == []
 
 
@@ -130,7 +130,7 @@ async def test_what_cannot_be_a_payload_is_a_sentence(
 async def watch_events(
     daemon: InProcessDaemon, *options: str
 ) -> AsyncIterator[tuple[ForkedProcess, asyncio.StreamReader]]:
-    """The command, from when the daemon tells it what happens."""
+    """Run `crabtalk events watch`, and wait until the daemon has its subscription."""
     others = len(daemon.daemon.feed)
     words = ("events", "watch", "--home", str(daemon.home), *options)
     process = WARM.start(*words, stdout=PIPE, stderr=PIPE)
@@ -145,17 +145,17 @@ async def watch_events(
 
 
 async def read_lines_until(reader: asyncio.StreamReader, last: str) -> list[str]:
-    """Up to the one that has `last` in it."""
-    found: list[str] = []
+    """Read lines up to the one that contains `last`."""
+    lines: list[str] = []
     async with asyncio.timeout(PATIENCE):
-        while not found or last not in found[-1]:
-            found.append((await reader.readline()).decode())
-            assert found[-1], "it ended before that"
-    return found
+        while not lines or last not in lines[-1]:
+            lines.append((await reader.readline()).decode())
+            assert lines[-1], "it ended before that"
+    return lines
 
 
 @pytest.mark.req("cli.events.watch")
-async def test_watch_shows_a_line_a_thing_until_ctrl_c(tmp_path: Path) -> None:
+async def test_watch_shows_events_until_ctrl_c(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path) as daemon,
         daemon.client() as client,
@@ -175,7 +175,7 @@ async def test_watch_shows_a_line_a_thing_until_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.events.watch")
-async def test_watch_in_json_is_an_object_a_line(tmp_path: Path) -> None:
+async def test_watch_in_json_is_one_object_per_line(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path) as daemon,
         daemon.client() as client,
@@ -191,7 +191,7 @@ async def test_watch_in_json_is_an_object_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.events.watch")
-async def test_a_daemon_that_goes_away_ends_the_watch_with_a_sentence(tmp_path: Path) -> None:
+async def test_a_daemon_that_goes_away_ends_the_watch_with_one_error(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, watch_events(daemon) as (process, _):
         await daemon.listener.close()
         async with asyncio.timeout(PATIENCE):
@@ -202,7 +202,7 @@ async def test_a_daemon_that_goes_away_ends_the_watch_with_a_sentence(tmp_path: 
 
 
 @pytest.mark.req("cli.pipes")
-async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
+async def test_a_closed_output_pipe_is_no_error(home: Path) -> None:
     peer = CannedDaemon()
     peer.events = [wire.AgentEventMsg(agent="crab", sender="x" * 1000, kind=wire.DONE)] * 5000
     async with serve_daemon(peer, home):
@@ -219,7 +219,7 @@ async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 @pytest.mark.req("cli.events.watch")
-async def test_what_only_a_newer_daemon_knows_is_skipped(
+async def test_unknown_events_of_a_newer_daemon_are_skipped(
     home: Path, options: tuple[str, ...]
 ) -> None:
     peer = CannedDaemon()
@@ -227,13 +227,13 @@ async def test_what_only_a_newer_daemon_knows_is_skipped(
     walks = wire.AgentEventMsg(agent="crab", kind=wire.TOOL_PROGRESS, content="walking")
     peer.events = [newer, walks]
     async with serve_daemon(peer, home):
-        said = await run_crabtalk("events", "watch", "--home", home, *options)
-    assert said.out.count("\n") == 1
-    assert "walking" in said.out
+        outcome = await run_crabtalk("events", "watch", "--home", home, *options)
+    assert outcome.out.count("\n") == 1
+    assert "walking" in outcome.out
 
 
 @pytest.mark.req("cli.terminal.safe")
-async def test_what_agents_say_cannot_steer_the_terminal(home: Path) -> None:
+async def test_events_are_escaped_at_a_terminal(home: Path) -> None:
     peer = CannedDaemon()
     peer.events = [
         wire.AgentEventMsg(agent="crab", sender="bo", kind=wire.TOOL_START, content="a\x1b[2J\x07")
@@ -246,14 +246,14 @@ async def test_what_agents_say_cannot_steer_the_terminal(home: Path) -> None:
 
 
 @pytest.mark.req("cli.terminal.safe")
-async def test_nor_can_it_in_json(home: Path) -> None:
-    said = "a\x1b[2J\x9b2J\u202e 海 \\"
+async def test_events_are_escaped_in_json(home: Path) -> None:
+    outcome = "a\x1b[2J\x9b2J\u202e 海 \\"
     peer = CannedDaemon()
-    peer.events = [wire.AgentEventMsg(agent="crab", kind=wire.TOOL_START, content=said)]
+    peer.events = [wire.AgentEventMsg(agent="crab", kind=wire.TOOL_START, content=outcome)]
     async with serve_daemon(peer, home):
         _, screen = await run_at_terminal("events", "watch", "--home", home, "--json")
     line = screen.splitlines()[0]
-    assert json.loads(line)["content"] == said
+    assert json.loads(line)["content"] == outcome
     assert "海" in line
     assert not set(line) & set("\x1b\x9b\u202e")
 
@@ -274,7 +274,7 @@ events = st.builds(
 
 @given(st.lists(events, max_size=12))
 @pytest.mark.req("cli.events.watch")
-def test_the_lines_are_those_of_crabtalkd_events(happened: list[wire.AgentEventMsg]) -> None:
+def test_the_lines_are_the_same_as_of_crabtalkd_events(happened: list[wire.AgentEventMsg]) -> None:
     ours, saying = EventFormatter(), dict[str, Any]()
     for event in happened:
         assert ours.format_event(event) == escape_controls(

@@ -1,4 +1,4 @@
-"""crabtalk stats and doctor of a daemon that shares a database: who else does, and how it is."""
+"""crabtalk stats and doctor for daemons that share a database."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.postgres import execute_sql
 
 
 class FleetInfoDaemon(Server):
-    """A daemon that shares a database, and says of it what it is given."""
+    """A daemon that reports the given fleet."""
 
     def __init__(self, fleet: wire.FleetInfo | None) -> None:
         self.fleet = fleet
@@ -64,13 +64,13 @@ async def test_stats_name_the_database_and_every_daemon(home: Path) -> None:
             "daemon         b\\x1b[2J:/home, 1, since a moment, 0 turns",
             "daemon         c:/home, 0, is dead",
         ]
-        said = json.loads((await run_crabtalk("stats", "--json", "--home", home)).output)
-        assert said["fleet"]["lease_secs"] == 10
-        assert [each["is_alive"] for each in said["fleet"]["members"]] == [True, True, False]
+        outcome = json.loads((await run_crabtalk("stats", "--json", "--home", home)).output)
+        assert outcome["fleet"]["lease_secs"] == 10
+        assert [each["is_alive"] for each in outcome["fleet"]["members"]] == [True, True, False]
 
 
 @pytest.mark.req("fleet.stats")
-async def test_a_daemon_on_files_says_nothing_of_others(home: Path) -> None:
+async def test_a_daemon_on_files_reports_no_fleet(home: Path) -> None:
     async with serve_daemon(FleetInfoDaemon(None), home):
         assert "database" not in (await run_crabtalk("stats", "--home", home)).output
         assert "fleet" not in json.loads(
@@ -81,7 +81,7 @@ async def test_a_daemon_on_files_says_nothing_of_others(home: Path) -> None:
 
 
 @pytest.mark.req("fleet.doctor")
-async def test_the_doctor_looks_at_the_database_and_every_daemon(home: Path) -> None:
+async def test_the_doctor_checks_the_database_and_every_daemon(home: Path) -> None:
     async with serve_daemon(FleetInfoDaemon(make_fleet_info()), home):
         _, found = await run_doctor(home)
         text = "postgresql://db/crabtalk answers, schema 1, leases of 10 seconds"
@@ -91,7 +91,7 @@ async def test_the_doctor_looks_at_the_database_and_every_daemon(home: Path) -> 
 
 
 @pytest.mark.req("fleet.doctor")
-async def test_what_is_not_as_it_should_be_is_a_warning_with_what_mends_it(home: Path) -> None:
+async def test_problems_of_the_fleet_are_warnings(home: Path) -> None:
     fleet = make_fleet_info()
     fleet.clock_ahead = -90.04
     fleet.is_listening = False
@@ -105,14 +105,14 @@ async def test_what_is_not_as_it_should_be_is_a_warning_with_what_mends_it(home:
         assert "no harm" in text
         ((level, text, _),) = select_findings(found, "listening")
         assert (level, "every second" in text) == ("warn", True)
-        told = select_findings(found, "fleet")
-        assert [level for level, _, _ in told] == ["ok", "ok", "warn", "warn"]
-        assert "c:/home, 0, is dead" in told[2][1]
-        assert "several versions share the database: 1, 2" in told[3][1]
+        fleet_findings = select_findings(found, "fleet")
+        assert [level for level, _, _ in fleet_findings] == ["ok", "ok", "warn", "warn"]
+        assert "c:/home, 0, is dead" in fleet_findings[2][1]
+        assert "several versions share the database: 1, 2" in fleet_findings[3][1]
 
 
 @pytest.mark.req("fleet.doctor")
-async def test_a_database_that_is_away_is_a_failure_with_its_sentence(home: Path) -> None:
+async def test_an_unreachable_database_is_a_failure(home: Path) -> None:
     trouble = "the database postgresql://db/crabtalk cannot be used now (it is away)"
     fleet = wire.FleetInfo(database="postgresql://db/crabtalk", trouble=trouble, lease_secs=10)
     async with serve_daemon(FleetInfoDaemon(fleet), home):
@@ -126,7 +126,7 @@ async def test_a_database_that_is_away_is_a_failure_with_its_sentence(home: Path
 
 
 @pytest.mark.req("fleet.doctor")
-async def test_what_a_real_database_says_is_well(
+async def test_a_real_database_is_healthy(
     tmp_path: Path,
     home: Path,
     postgres_url: str,

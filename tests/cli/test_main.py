@@ -1,4 +1,4 @@
-"""The command line itself: help that fits a screen, a version, no daemon, what starting costs."""
+"""The command line: help that fits a screen, version, errors without a daemon, start-up time."""
 
 import os
 import subprocess
@@ -77,7 +77,7 @@ FIRST = list({run[0]: run for run in reversed(RUNS)}.values())  # of each comman
 ALONE = [("doctor",), ("completions", "bash")]  # need no daemon
 
 
-def test_the_list_of_commands_here_is_whole() -> None:
+def test_the_lists_here_have_all_commands() -> None:
     for words in COMMANDS:
         assert any(words == run[: len(words)] for run in [*RUNS, *ALONE]), words
 
@@ -96,7 +96,7 @@ def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("words", RUNS, ids=" ".join)
 @pytest.mark.req("cli.no_daemon")
-def test_without_a_daemon_it_is_said_how_to_start_one(
+def test_without_a_daemon_the_error_says_how_to_start_one(
     words: tuple[str, ...], home: Path, tmp_path: Path
 ) -> None:
     env = {**os.environ, "CRABTALK_HOME": str(home)}
@@ -109,16 +109,20 @@ def test_without_a_daemon_it_is_said_how_to_start_one(
 
 @pytest.mark.parametrize("words", FIRST, ids=" ".join)
 @pytest.mark.req("cli.no_daemon")
-def test_every_command_brings_all_it_needs(
+def test_every_command_imports_all_it_needs(
     words: tuple[str, ...], home: Path, tmp_path: Path
 ) -> None:
-    """As a program that nobody has loaded before."""
-    said = run_command("--no-start", *place_files(words, tmp_path), CRABTALK_HOME=str(home))
-    assert (said.returncode, said.stdout, said.stderr) == (1, "", format_no_daemon_advice(home))
+    """Runs as a fresh process with nothing preloaded."""
+    outcome = run_command("--no-start", *place_files(words, tmp_path), CRABTALK_HOME=str(home))
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (
+        1,
+        "",
+        format_no_daemon_advice(home),
+    )
 
 
 def place_files(words: tuple[str, ...], path: Path) -> list[str]:
-    """The words of a command, with the files they speak of."""
+    """Create the files that a command names, and return its words with their paths."""
     (path / "brain" / "notes").mkdir(parents=True)
     (path / "brain" / "agent.toml").write_text('prompt = "You are crab."')
     (path / "brain" / "mcp.json").write_text('{"mcpServers": {"tides": {"command": "tides"}}}')
@@ -130,9 +134,9 @@ def format_no_daemon_advice(home: Path) -> str:
 
 
 @pytest.mark.req("cli.no_daemon")
-def test_the_home_that_was_named_is_in_the_advice(home: Path) -> None:
-    said = run_command("--no-start", "search", "tide", "--home", home)
-    assert said.stderr.endswith(f"start one with `crabtalkd run --home {home}`\n")
+def test_the_given_home_is_in_the_advice(home: Path) -> None:
+    outcome = run_command("--no-start", "search", "tide", "--home", home)
+    assert outcome.stderr.endswith(f"start one with `crabtalkd run --home {home}`\n")
 
 
 def test_the_version_is_the_packages() -> None:
@@ -141,22 +145,22 @@ def test_the_version_is_the_packages() -> None:
 
 @pytest.mark.parametrize("words", [("nonsense",), ("memory", "nonsense"), ("search",)])
 @pytest.mark.req("cli.exit_codes")
-def test_words_it_does_not_know_are_a_usage_error(words: tuple[str, ...]) -> None:
-    said = run_command(*words)
-    assert (said.returncode, said.stdout) == (2, "")
-    assert "Error: " in said.stderr
+def test_unknown_words_are_a_usage_error(words: tuple[str, ...]) -> None:
+    outcome = run_command(*words)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert "Error: " in outcome.stderr
 
 
-def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory() -> None:
-    said = run_command("search", "tide", "--home", "")
-    assert said.returncode == 2
-    assert "it is empty" in said.stderr
+def test_an_empty_home_is_refused() -> None:
+    outcome = run_command("search", "tide", "--home", "")
+    assert outcome.returncode == 2
+    assert "it is empty" in outcome.stderr
 
 
 def test_the_module_is_the_command() -> None:
     words = [sys.executable, "-m", "crabtalk.cli", "--version"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert said == f"crabtalk {crabtalk.__version__}\n"
+    outcome = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert outcome == f"crabtalk {crabtalk.__version__}\n"
 
 
 @pytest.mark.req("cli.light")
@@ -166,8 +170,10 @@ def test_help_loads_neither_client_nor_store() -> None:
         "cli.main(['memory', '--help'], standalone_mode=False)\n"
         "print(*sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(said.stdout.split())
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(outcome.stdout.split())
     assert not loaded & {"asyncio", "google.protobuf", "msgspec", "crabtalk.client", "ssl"}
 
 
@@ -183,19 +189,23 @@ def test_a_memory_in_a_file_needs_no_client(tmp_path: Path) -> None:
         "standalone_mode=False)\n"
         "print(*sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(said.stdout.split()) & {"google.protobuf", "crabtalk.client"}
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not set(outcome.stdout.split()) & {"google.protobuf", "crabtalk.client"}
 
 
 @pytest.mark.req("cli.light")
-def test_help_loads_no_command_but_the_one_it_is_about() -> None:
+def test_help_loads_no_commands() -> None:
     code = (
         "import sys, crabtalk.cli.main as cli\n"
         "cli.main(['--help'], standalone_mode=False)\n"
         "print(*(name for name in sys.modules if name.startswith('crabtalk')))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(said.stdout.splitlines()[-1].split()) == {
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert set(outcome.stdout.splitlines()[-1].split()) == {
         *("crabtalk.cli", "crabtalk.cli.main", "crabtalk.cli.errors"),
         "crabtalk.cli.options",
         *("crabtalk", "crabtalk.lazy_imports", "crabtalk.service"),
@@ -209,26 +219,26 @@ def test_help_loads_no_command_but_the_one_it_is_about() -> None:
 
 @pytest.mark.req("cli.help.quick")
 @pytest.mark.clock
-def test_help_is_there_within_120_ms() -> None:
+def test_help_is_printed_within_120_ms() -> None:
     def measure() -> float:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         assert run_command("--help").returncode == 0
-        return time.perf_counter() - begun
+        return time.perf_counter() - start
 
     assert_quick(measure, 0.12)
 
 
-def test_a_narrow_screen_has_one_column_of_commands() -> None:
+def test_a_narrow_screen_shows_one_column_of_commands() -> None:
     lines = run_command("--help", COLUMNS="50").stdout.splitlines()
     assert max(map(len, lines)) <= 60
     listed = lines[lines.index("Commands:") + 1 :]
     assert [line.split()[0] for line in listed[: len(LISTED)]] == list(LISTED)
 
 
-def test_a_word_that_is_almost_a_command_is_understood() -> None:
-    said = run_command("agent")
-    assert said.returncode == 2
-    assert "agents" in said.stderr
+def test_a_misspelled_command_gives_a_suggestion() -> None:
+    outcome = run_command("agent")
+    assert outcome.returncode == 2
+    assert "agents" in outcome.stderr
 
 
 FULL = Path("/dev/full")  # refuses every byte
@@ -237,11 +247,11 @@ UNWRITTEN = "crabtalk: the output cannot be written: No space left on device; se
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no such device here")
 @pytest.mark.parametrize("words", [("--help",), ("doctor",), ("doctor", "--json")], ids=" ".join)
-def test_output_that_does_not_arrive_is_one_sentence(words: tuple[str, ...], home: Path) -> None:
-    # Unbuffered, a write that fails may as well have been one to a file.
+def test_output_that_cannot_be_written_gives_one_error(words: tuple[str, ...], home: Path) -> None:
+    # With unbuffered output a failed write could not be told from one to a file.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with FULL.open("wb") as full:
-        said = subprocess.run(
+        outcome = subprocess.run(
             [CRABTALK, *words],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -249,12 +259,12 @@ def test_output_that_does_not_arrive_is_one_sentence(words: tuple[str, ...], hom
             check=False,
             env={**env, "CRABTALK_HOME": str(home)},
         )
-    assert (said.returncode, said.stderr) == (1, UNWRITTEN)
+    assert (outcome.returncode, outcome.stderr) == (1, UNWRITTEN)
 
 
 @pytest.mark.parametrize("words", ["--help", "doctor", "doctor --json", "nonsense"])
-def test_nobody_has_to_listen(words: str, home: Path) -> None:
-    """Streams closed by whoever started it: a service, or a line of cron."""
+def test_closed_output_streams_are_no_error(words: str, home: Path) -> None:
+    """Stdout and stderr may be closed, as by a service or cron."""
     quiet = run_in_shell(f"{words} >&- 2>&-", home)
     code, _, _ = WARM.run(*words.split(), env={**os.environ, "CRABTALK_HOME": str(home)})
     assert (quiet.returncode, quiet.stderr) == (code, "")

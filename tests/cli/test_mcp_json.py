@@ -1,4 +1,4 @@
-"""MCP servers in other programs' words: all that can be taken is, and nothing is made up."""
+"""Import and export of MCP servers in the JSON of other programs."""
 
 import json
 from typing import Any
@@ -28,27 +28,27 @@ def wrap_server(**server: Any) -> str:
 
 @given(st.lists(started | reached, unique_by=lambda server: server["name"]))
 @pytest.mark.req("cli.mcp.exchange")
-def test_what_was_exported_is_imported_as_the_same(servers: list[dict[str, Any]]) -> None:
-    taken = parse_servers(json.dumps(export_servers(servers)), {})
-    assert taken.servers == servers
-    assert taken.remarks == []
+def test_exported_servers_are_imported_unchanged(servers: list[dict[str, Any]]) -> None:
+    imported = parse_servers(json.dumps(export_servers(servers)), {})
+    assert imported.servers == servers
+    assert imported.remarks == []
 
 
 @pytest.mark.parametrize("name", ["mcpServers", "servers", "context_servers"])
 @pytest.mark.req("cli.mcp.exchange")
-def test_programs_have_several_words_for_it(name: str) -> None:
+def test_several_names_for_the_servers_object_are_accepted(name: str) -> None:
     document = {name: {"beach": {"command": "b"}}, "inputs": []}
     assert parse_servers(json.dumps(document), {}).servers == [{"name": "beach", "command": "b"}]
 
 
 @pytest.mark.req("cli.mcp.exchange")
-def test_servers_may_stand_alone() -> None:
+def test_a_document_may_be_only_the_servers() -> None:
     document = json.dumps({"beach": {"command": "b"}, "web": {"url": "https://b.example"}})
     assert [server["name"] for server in parse_servers(document, {}).servers] == ["beach", "web"]
 
 
 @pytest.mark.req("cli.mcp.exchange")
-def test_the_authorization_header_is_kept() -> None:
+def test_the_authorization_header_is_imported() -> None:
     document = wrap_server(
         type="http", url="https://b.example", headers={"authorization": "Bearer b"}
     )
@@ -58,7 +58,7 @@ def test_the_authorization_header_is_kept() -> None:
 
 
 @pytest.mark.req("cli.mcp.variables")
-def test_variables_are_looked_up_once() -> None:
+def test_variables_are_expanded_once() -> None:
     env = {"A": "${KEY}", "B": "x${env:KEY}y", "C": "${NONE:-plain}", "D": "$KEY"}
     document = wrap_server(command="b", args=["--key=${KEY}", "${EMPTY}", "${EMPTY:-e}"], env=env)
     (server,) = parse_servers(document, {"KEY": "${OTHER}", "OTHER": "no", "EMPTY": ""}).servers
@@ -67,14 +67,14 @@ def test_variables_are_looked_up_once() -> None:
 
 
 @pytest.mark.req("cli.mcp.exchange")
-def test_what_is_switched_off_or_means_nothing_is_said() -> None:
+def test_disabled_servers_and_unknown_keys_are_reported() -> None:
     servers = {
         "a": {"command": "a", "disabled": True, "env": {"KEY": "${MISSING}"}},
         "b": {"command": "b", "cwd": "/srv", "alwaysAllow": ["x"]},
     }
-    taken = parse_servers(json.dumps({"mcpServers": servers}), {})
-    assert taken.servers == [{"name": "b", "command": "b"}]
-    assert taken.remarks == [
+    imported = parse_servers(json.dumps({"mcpServers": servers}), {})
+    assert imported.servers == [{"name": "b", "command": "b"}]
+    assert imported.remarks == [
         "a is switched off there, and was left out",
         "b was taken without alwaysAllow, cwd, which means nothing here",
     ]
@@ -102,7 +102,7 @@ def test_what_is_switched_off_or_means_nothing_is_said() -> None:
     ],
 )
 @pytest.mark.req("cli.mcp.exchange")
-def test_what_cannot_be_taken_is_a_sentence(text: str, sentence: str) -> None:
+def test_an_invalid_document_gives_one_error(text: str, sentence: str) -> None:
     with pytest.raises(CommandError) as caught:
         parse_servers(text, {})
     assert str(caught.value).startswith(sentence)

@@ -1,4 +1,4 @@
-"""crabtalk mcp, with real servers: given to agents, watched, taken to other programs and back."""
+"""crabtalk mcp with real servers: add, watch, import and export."""
 
 import asyncio
 import json
@@ -26,21 +26,21 @@ def read_declared_servers(daemon: InProcessDaemon, agent: str = "crab") -> list[
 
 
 async def wait_for_status(daemon: InProcessDaemon, status: int) -> None:
-    """Until all servers are so."""
+    """Wait until all servers have this status."""
     async with asyncio.timeout(PATIENCE), daemon.client() as client:
-        while any(each.status != status for each in (await client.list_mcps()).mcps):
+        while any(server.status != status for server in (await client.list_mcps()).mcps):
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.req("cli.mcp.add")
 @pytest.mark.req("cli.mcp.show")
-async def test_an_agent_is_given_a_server_and_it_is_seen_how_it_is(tmp_path: Path) -> None:
+async def test_a_server_is_added_and_its_state_shown(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
         where = ("--home", daemon.home)
         words = ("mcp", "add", "crab", "beach", *where, "--env", "A=b=c", "--env", "TOKEN")
-        said = await run_crabtalk(*words, "--", *COMMAND, TOKEN="sekrit")
-        assert (said.code, said.out) == (0, "")
-        assert said.err == "crab has beach; `crabtalk mcp list` says how it is\n"
+        outcome = await run_crabtalk(*words, "--", *COMMAND, TOKEN="sekrit")
+        assert (outcome.code, outcome.out) == (0, "")
+        assert outcome.err == "crab has beach; `crabtalk mcp list` says how it is\n"
         assert read_declared_servers(daemon) == [
             {
                 "name": "beach",
@@ -68,12 +68,12 @@ async def test_an_agent_is_given_a_server_and_it_is_seen_how_it_is(tmp_path: Pat
 
 
 @pytest.mark.req("cli.mcp.add")
-async def test_a_server_somewhere_else_has_an_address_and_a_header(tmp_path: Path) -> None:
+async def test_a_remote_server_has_a_url_and_a_header(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
         words = ("mcp", "add", "crab", "web", "--home", daemon.home, "--no-restart", "--json")
         reached = ("--url", "http://127.0.0.1:9/mcp", "--auth", "-")
-        said = await run_crabtalk(*words, *reached, typed=b"Bearer sesame\n")
-        assert json.loads(said.output)["auth"] == "********"
+        outcome = await run_crabtalk(*words, *reached, typed=b"Bearer sesame\n")
+        assert json.loads(outcome.output)["auth"] == "********"
         (server,) = read_declared_servers(daemon)
         assert (server["auth"], server["auto_restart"]) == ("Bearer sesame", False)
         code, screen = await run_at_terminal(
@@ -93,30 +93,30 @@ async def test_a_server_somewhere_else_has_an_address_and_a_header(tmp_path: Pat
     ids=["nothing", "both", "auth"],
 )
 @pytest.mark.req("cli.exit_codes")
-async def test_a_server_of_nothing_or_too_much_is_a_usage_error(
+async def test_missing_or_conflicting_options_are_a_usage_error(
     options: tuple[str, ...], home: Path
 ) -> None:
-    said = await run_crabtalk("mcp", "add", "crab", "beach", "--home", home, *options)
-    assert (said.code, said.out) == (2, "")
+    outcome = await run_crabtalk("mcp", "add", "crab", "beach", "--home", home, *options)
+    assert (outcome.code, outcome.out) == (2, "")
 
 
 @pytest.mark.req("cli.mcp.add")
-async def test_a_server_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:
+async def test_an_invalid_server_gives_one_error(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         words = ("mcp", "add", "--home", daemon.home)
-        said = await run_crabtalk(*words, "crab", "beach", "--env", "NO_SUCH_THING", "--", "b")
-        assert said.error.startswith("NO_SUCH_THING is not in your environment; ")
-        said = await run_crabtalk(*words, "crab", "beach", "--url", "ftp://b")
-        assert "must be an address that starts with http" in said.error
-        said = await run_crabtalk(*words, "owl", "beach", "--", "b")
-        assert said.error == "no agent is called 'owl'; `crabtalk agents list` has the names"
-        said = await run_crabtalk("mcp", "show", "crab", "beach", "--home", daemon.home)
-        assert said.error.startswith("crab has no MCP server called 'beach'; ")
+        outcome = await run_crabtalk(*words, "crab", "beach", "--env", "NO_SUCH_THING", "--", "b")
+        assert outcome.error.startswith("NO_SUCH_THING is not in your environment; ")
+        outcome = await run_crabtalk(*words, "crab", "beach", "--url", "ftp://b")
+        assert "must be an address that starts with http" in outcome.error
+        outcome = await run_crabtalk(*words, "owl", "beach", "--", "b")
+        assert outcome.error == "no agent is called 'owl'; `crabtalk agents list` has the names"
+        outcome = await run_crabtalk("mcp", "show", "crab", "beach", "--home", daemon.home)
+        assert outcome.error.startswith("crab has no MCP server called 'beach'; ")
 
 
 @pytest.mark.req("cli.mcp.rm")
 @pytest.mark.req("cli.no_prompt")
-async def test_a_server_is_taken_away_when_somebody_agreed(tmp_path: Path) -> None:
+async def test_a_server_is_removed_after_a_confirmation(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         where = ("crab", "beach", "--home", daemon.home)
         await run_crabtalk("mcp", "add", *where, "--", *COMMAND)
@@ -124,12 +124,12 @@ async def test_a_server_is_taken_away_when_somebody_agreed(tmp_path: Path) -> No
         assert len(read_declared_servers(daemon)) == 1
         code, screen = await run_at_terminal("mcp", "rm", *where, typed="y\n", when="[y/N]")
         assert (code, "Take beach from crab? [y/N]" in screen) == (0, True)
-        said = await run_crabtalk("mcp", "rm", *where, "--yes")
-        assert said.error.startswith("crab has no MCP server called 'beach'; ")
+        outcome = await run_crabtalk("mcp", "rm", *where, "--yes")
+        assert outcome.error.startswith("crab has no MCP server called 'beach'; ")
 
 
 @pytest.mark.req("cli.mcp.exchange")
-async def test_servers_come_from_another_programs_file_and_go_to_another_agent(
+async def test_servers_are_imported_and_exported(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "claude_desktop_config.json"
@@ -143,9 +143,11 @@ async def test_servers_come_from_another_programs_file_and_go_to_another_agent(
     file.write_text(json.dumps({"mcpServers": {"beach": beach, "web": web, "off": off}}))
     async with run_daemon(tmp_path) as daemon:
         where = ("--home", daemon.home)
-        said = await run_crabtalk("mcp", "import", "crab", file, *where, SECRET="sekrit")
-        assert (said.code, said.out) == (0, "")
-        assert said.err == ("added beach\nadded web\noff is switched off there, and was left out\n")
+        outcome = await run_crabtalk("mcp", "import", "crab", file, *where, SECRET="sekrit")
+        assert (outcome.code, outcome.out) == (0, "")
+        assert outcome.err == (
+            "added beach\nadded web\noff is switched off there, and was left out\n"
+        )
         assert read_declared_servers(daemon)[0]["env"] == {"TOKEN": "sekrit"}
         assert read_declared_servers(daemon)[1]["auth"] == "Bearer x"
 
@@ -158,14 +160,16 @@ async def test_servers_come_from_another_programs_file_and_go_to_another_agent(
             "beach": {**beach, "env": {"TOKEN": "********"}},
             "web": {**web, "headers": {"Authorization": "********"}},
         }
-        # To the agent that has them they go back as they are; another cannot know them.
+        # The agent that has the secrets accepts masked ones; another agent does not know them.
         again = await run_crabtalk(
             "mcp", "import", "crab", "-", *where, typed=exported.out.encode()
         )
         assert again.err == "replaced beach\nreplaced web\n"
         assert read_declared_servers(daemon)[0]["env"] == {"TOKEN": "sekrit"}
-        said = await run_crabtalk("mcp", "import", "twin", "-", *where, typed=exported.out.encode())
-        assert "is masked, but none is stored" in said.error
+        outcome = await run_crabtalk(
+            "mcp", "import", "twin", "-", *where, typed=exported.out.encode()
+        )
+        assert "is masked, but none is stored" in outcome.error
 
         document = json.loads(
             (await run_crabtalk("mcp", "export", "twin", *where, "--json")).output
@@ -174,21 +178,21 @@ async def test_servers_come_from_another_programs_file_and_go_to_another_agent(
 
 
 @pytest.mark.req("cli.mcp.exchange")
-async def test_a_file_with_one_bad_server_brings_none(tmp_path: Path) -> None:
+async def test_a_file_with_one_invalid_server_imports_none(tmp_path: Path) -> None:
     document = {"mcpServers": {"a": {"command": "a"}, "b": {"url": "u", "type": "sse"}}}
     async with run_daemon(tmp_path) as daemon:
         words = ("mcp", "import", "crab", "-", "--home", daemon.home)
-        said = await run_crabtalk(*words, typed=json.dumps(document).encode())
-        assert said.error.startswith("the server 'b' speaks SSE")
+        outcome = await run_crabtalk(*words, typed=json.dumps(document).encode())
+        assert outcome.error.startswith("the server 'b' speaks SSE")
         assert "mcps" not in tomllib.loads(daemon.agent_file("crab").read_text())
-        said = await run_crabtalk(*words, typed=b"\xff")
-        assert said.error == "<stdin> is not UTF-8; convert it first"
-        said = await run_crabtalk(*words, typed=b" " * (2 << 20))
-        assert said.error.startswith("<stdin> is larger than 1 MiB; ")
+        outcome = await run_crabtalk(*words, typed=b"\xff")
+        assert outcome.error == "<stdin> is not UTF-8; convert it first"
+        outcome = await run_crabtalk(*words, typed=b" " * (2 << 20))
+        assert outcome.error.startswith("<stdin> is larger than 1 MiB; ")
 
 
 @pytest.mark.req("cli.mcp.watch")
-async def test_what_happens_to_servers_is_watched(tmp_path: Path) -> None:
+async def test_events_of_servers_are_watched(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.upsert_mcp(
             "twin", {"name": "other", "command": COMMAND[0], "args": ["-c", "1"]}
@@ -216,7 +220,7 @@ async def test_what_happens_to_servers_is_watched(tmp_path: Path) -> None:
 
 
 class DiscoveredMcpDaemon(Server):
-    """Servers that were found by their port files; of the second the feed does not tell."""
+    """Has two servers found by port files; the feed reports only the first."""
 
     async def list_mcps(self, request: wire.ListMcpsMsg) -> wire.McpList:
         names = ("dice", "mute") if not request.agent else ()
@@ -237,7 +241,7 @@ class DiscoveredMcpDaemon(Server):
 
 
 @pytest.mark.req("cli.mcp.show")
-async def test_a_server_of_all_agents_is_shown_and_nobody_is_waited_for(home: Path) -> None:
+async def test_a_server_of_all_agents_is_shown_without_waiting(home: Path) -> None:
     async with serve_daemon(DiscoveredMcpDaemon(), home):
         where = ("--home", home)
         assert (await run_crabtalk("mcp", "list", *where)).output.startswith(
@@ -248,7 +252,7 @@ async def test_a_server_of_all_agents_is_shown_and_nobody_is_waited_for(home: Pa
         assert "tools    ro\\x1b[2Jll\n" in shown
         shown = (await run_crabtalk("mcp", "show", "", "mute", *where)).output
         assert "tools    1\n" in shown
-        said = await run_crabtalk("mcp", "show", "crab", "dice", *where)
-        assert said.error.startswith("crab has no MCP server called 'dice'; ")
-        said = await run_crabtalk("mcp", "show", "", "coin", *where)
-        assert said.error.startswith("no MCP server for all agents is called 'coin'; ")
+        outcome = await run_crabtalk("mcp", "show", "crab", "dice", *where)
+        assert outcome.error.startswith("crab has no MCP server called 'dice'; ")
+        outcome = await run_crabtalk("mcp", "show", "", "coin", *where)
+        assert outcome.error.startswith("no MCP server for all agents is called 'coin'; ")

@@ -1,4 +1,4 @@
-"""crabtalk memory: the same whether the daemon has the memory or a file of its own."""
+"""crabtalk memory works the same on a daemon's memory and on a file."""
 
 import asyncio
 import json
@@ -20,12 +20,10 @@ from tests.forked_programs import PIPE
 
 @in_daemon_and_file
 @pytest.mark.req("cli.memory.list")
-async def test_list_has_all_entries_however_many_pages_they_come_on(
-    tmp_path: Path, where: str
-) -> None:
+async def test_list_has_the_entries_of_all_pages(tmp_path: Path, where: str) -> None:
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
-        said = await run_crabtalk("memory", "list", *memory.words, TZ="UTC")
-        assert said.output.splitlines() == [
+        outcome = await run_crabtalk("memory", "list", *memory.words, TZ="UTC")
+        assert outcome.output.splitlines() == [
             "2023-11-14  note     deploy",
             "1970-01-01  note     tides",
             "2023-11-14  archive  crab-user-1",
@@ -44,25 +42,23 @@ async def test_list_has_all_entries_however_many_pages_they_come_on(
 
 @in_daemon_and_file
 @pytest.mark.req("cli.memory.list")
-async def test_a_memory_without_entries_is_no_failure(tmp_path: Path, where: str) -> None:
+async def test_an_empty_memory_is_no_failure(tmp_path: Path, where: str) -> None:
     async with open_stored_memory(where, tmp_path) as memory:
-        said = await run_crabtalk("memory", "list", *memory.words)
-        assert (said.code, said.out, said.err) == (0, "", "it remembers nothing yet\n")
-        said = await run_crabtalk("memory", "list", *memory.words, "--json")
-        assert json.loads(said.output) == {"entries": []}
+        outcome = await run_crabtalk("memory", "list", *memory.words)
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "it remembers nothing yet\n")
+        outcome = await run_crabtalk("memory", "list", *memory.words, "--json")
+        assert json.loads(outcome.output) == {"entries": []}
 
 
 @in_daemon_and_file
 @pytest.mark.parametrize("name", ["deploy", "release"])
 @pytest.mark.req("cli.memory.show")
-async def test_show_prints_an_entry_as_it_is_by_name_or_alias(
-    tmp_path: Path, where: str, name: str
-) -> None:
+async def test_show_prints_an_entry_by_name_or_alias(tmp_path: Path, where: str, name: str) -> None:
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
-        said = await run_crabtalk("memory", "show", *memory.words, name)
-        assert said.output == ENTRIES[0].content
-        said = await run_crabtalk("memory", "show", *memory.words, name, "--json")
-        assert json.loads(said.output) == {
+        outcome = await run_crabtalk("memory", "show", *memory.words, name)
+        assert outcome.output == ENTRIES[0].content
+        outcome = await run_crabtalk("memory", "show", *memory.words, name, "--json")
+        assert json.loads(outcome.output) == {
             "name": "deploy",
             "kind": "note",
             "created_at": "2023-11-14T22:13:21Z",
@@ -73,21 +69,23 @@ async def test_show_prints_an_entry_as_it_is_by_name_or_alias(
 
 @in_daemon_and_file
 @pytest.mark.req("cli.memory.show")
-async def test_a_name_that_leads_nowhere_is_said_with_where_the_names_are(
+async def test_an_unknown_name_gives_an_error_that_says_where_the_names_are(
     tmp_path: Path, where: str
 ) -> None:
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
-        said = await run_crabtalk("memory", "show", *memory.words, "Deploy")
-        assert "; `crabtalk memory list" in said.error
+        outcome = await run_crabtalk("memory", "show", *memory.words, "Deploy")
+        assert "; `crabtalk memory list" in outcome.error
 
 
 @in_daemon_and_file
 @pytest.mark.req("cli.terminal.safe")
-async def test_what_an_entry_holds_cannot_steer_the_terminal(tmp_path: Path, where: str) -> None:
+async def test_control_characters_of_an_entry_are_escaped_at_a_terminal(
+    tmp_path: Path, where: str
+) -> None:
     content = "one\r\ntwo\t\x1b]0;mine\x07\x9b2J three\rfour\u202e"
     async with open_stored_memory(where, tmp_path, make_entry(1, "esc\x1b[2J", content)) as memory:
-        said = await run_crabtalk("memory", "show", *memory.words, "esc\x1b[2J")
-        assert said.output == content
+        outcome = await run_crabtalk("memory", "show", *memory.words, "esc\x1b[2J")
+        assert outcome.output == content
         code, screen = await run_at_terminal("memory", "show", *memory.words, "esc\x1b[2J")
         assert code == 0
         assert screen == "one\r\ntwo\t\\x1b]0;mine\\x07\\x9b2J three\\rfour\\u202e\n"
@@ -109,14 +107,14 @@ async def test_search_shows_name_kind_age_and_the_first_lines(tmp_path: Path) ->
     async with open_stored_memory(
         "file", tmp_path, make_entry(1, "deploy", content, created_at=now - 7300)
     ) as memory:
-        said = await run_crabtalk("memory", "search", *memory.words, "tide", "unheard-of")
-        assert said.output == "deploy · note, 2 hours old\n  Tag the\n  tide tables\n  and\n"
-        said = await run_crabtalk("memory", "search", *memory.words, "unheard-of")
-        assert (said.code, said.out, said.err) == (0, "", "nothing found\n")
+        outcome = await run_crabtalk("memory", "search", *memory.words, "tide", "unheard-of")
+        assert outcome.output == "deploy · note, 2 hours old\n  Tag the\n  tide tables\n  and\n"
+        outcome = await run_crabtalk("memory", "search", *memory.words, "unheard-of")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "nothing found\n")
 
 
 @pytest.mark.req("cli.memory.search")
-async def test_search_asks_the_daemon_for_all_words_together(home: Path) -> None:
+async def test_search_sends_all_words_in_one_query(home: Path) -> None:
     peer = CannedDaemon()
     peer.memory_hits = [
         wire.MemoryHit(
@@ -130,8 +128,8 @@ async def test_search_asks_the_daemon_for_all_words_together(home: Path) -> None
     ]
     async with serve_daemon(peer, home):
         words = ("memory", "search", "--home", home, "crab", "high", "water")
-        said = await run_crabtalk(*words, "--limit", "7", "--sender", "tg:1", "--json")
-        assert json.loads(said.output) == {
+        outcome = await run_crabtalk(*words, "--limit", "7", "--sender", "tg:1", "--json")
+        assert json.loads(outcome.output) == {
             "hits": [
                 {
                     "name": "tides",
@@ -148,39 +146,41 @@ async def test_search_asks_the_daemon_for_all_words_together(home: Path) -> None
         ]
 
 
-# ── A file of its own ──────────────────────────────────────────────────────────────────────────
+# ── Memory files ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("cli.memory.file")
-async def test_a_file_that_somebody_writes_can_be_read_but_not_loaded(tmp_path: Path) -> None:
+async def test_a_file_in_use_can_be_read_but_not_loaded(tmp_path: Path) -> None:
     book = write_pages(tmp_path / "brain", moon="Full.")
     async with open_stored_memory("file", tmp_path, *ENTRIES) as memory:
         with Memory.open(tmp_path / "crab.crmem"):
             assert (await run_crabtalk("memory", "list", *memory.words)).output.count("\n") == 5
             before = memory.read_entries()
-            said = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
-            assert said.error.startswith(f"{tmp_path}/crab.crmem is in use; ")
+            outcome = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
+            assert outcome.error.startswith(f"{tmp_path}/crab.crmem is in use; ")
             assert memory.read_entries() == before
 
 
 @pytest.mark.parametrize("content", [b"", b"CRME", b"Dear diary,\n"])
 @pytest.mark.parametrize("verb", ["list", "load"])
 @pytest.mark.req("cli.memory.file")
-async def test_what_is_no_memory_is_left_alone(tmp_path: Path, verb: str, content: bytes) -> None:
+async def test_a_file_that_is_no_memory_is_not_changed(
+    tmp_path: Path, verb: str, content: bytes
+) -> None:
     diary = tmp_path / "diary.txt"
     diary.write_bytes(content)
     book = write_pages(tmp_path / "brain", moon="Full.")
     rest = (book, "--yes") if verb == "load" else ()
-    said = await run_crabtalk("memory", verb, "--file", diary, *rest)
-    assert said.error == f"{diary} is no memory; name a .crmem file"
+    outcome = await run_crabtalk("memory", verb, "--file", diary, *rest)
+    assert outcome.error == f"{diary} is no memory; name a .crmem file"
     assert diary.read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["brain", "diary.txt"]
 
 
 @pytest.mark.req("cli.memory.file")
 async def test_a_file_that_does_not_exist_is_not_read_as_an_empty_memory(tmp_path: Path) -> None:
-    said = await run_crabtalk("memory", "list", "--file", tmp_path / "x.crmem")
-    assert said.error == f"{tmp_path}/x.crmem does not exist; name a .crmem file that does"
+    outcome = await run_crabtalk("memory", "list", "--file", tmp_path / "x.crmem")
+    assert outcome.error == f"{tmp_path}/x.crmem does not exist; name a .crmem file that does"
 
 
 @pytest.mark.parametrize(
@@ -196,35 +196,35 @@ async def test_a_file_that_does_not_exist_is_not_read_as_an_empty_memory(tmp_pat
     ],
 )
 @pytest.mark.req("cli.exit_codes")
-async def test_words_that_do_not_fit_are_a_usage_error(words: tuple[str, ...], error: str) -> None:
-    said = await run_crabtalk("memory", *words)
-    assert (said.code, said.out) == (2, "")
-    assert error in said.err
+async def test_wrong_arguments_are_a_usage_error(words: tuple[str, ...], error: str) -> None:
+    outcome = await run_crabtalk("memory", *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert error in outcome.err
 
 
 # ── The daemon ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("words", [("list", "owl"), ("show", "owl", "x"), ("load", "owl", "brain")])
-async def test_an_agent_nobody_knows_is_a_sentence(
+async def test_an_unknown_agent_gives_one_error(
     tmp_path: Path, home: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_pages(tmp_path / "brain", moon="Full.")
     async with serve_daemon(CannedDaemon(), home):
-        said = await run_crabtalk("memory", *words, "--home", home)
-        assert said.error.startswith("no agent is called 'owl'; ")
+        outcome = await run_crabtalk("memory", *words, "--home", home)
+        assert outcome.error.startswith("no agent is called 'owl'; ")
 
 
-async def test_an_entry_of_a_kind_from_the_future_is_a_sentence(home: Path) -> None:
+async def test_an_unknown_kind_of_entry_gives_one_error(home: Path) -> None:
     async with serve_daemon(CannedDaemon(make_entry(1, "x", "", kind="dream")), home):
-        said = await run_crabtalk("memory", "list", "--home", home, "crab")
-        assert "of the kind 'dream'" in said.error
-        assert said.error.endswith("install the same version of crabtalk and crabtalkd")
+        outcome = await run_crabtalk("memory", "list", "--home", home, "crab")
+        assert "of the kind 'dream'" in outcome.error
+        assert outcome.error.endswith("install the same version of crabtalk and crabtalkd")
 
 
 @pytest.mark.req("cli.memory.sender")
-async def test_the_sender_whose_memory_it_is_reaches_the_daemon(tmp_path: Path, home: Path) -> None:
+async def test_the_sender_option_reaches_the_daemon(tmp_path: Path, home: Path) -> None:
     book = write_pages(tmp_path / "brain", moon="Full.")
     async with serve_daemon(peer := CannedDaemon(*ENTRIES), home):
         for verb, *rest in (("list",), ("show", "tides"), ("load", str(book), "--yes")):
@@ -234,7 +234,7 @@ async def test_the_sender_whose_memory_it_is_reaches_the_daemon(tmp_path: Path, 
 
 
 class SilentMemoryDaemon(CannedDaemon):
-    """Lets a client wait."""
+    """Never answers a request for the memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class SilentMemoryDaemon(CannedDaemon):
 
 
 @pytest.mark.req("cli.exit_codes")
-async def test_ctrl_c_ends_a_command_with_130_and_no_words(home: Path) -> None:
+async def test_ctrl_c_ends_a_command_silently_with_130(home: Path) -> None:
     peer = SilentMemoryDaemon()
     async with serve_daemon(peer, home):
         process = WARM.start(*("memory", "list", "--home", home, "crab"), stdout=PIPE, stderr=PIPE)

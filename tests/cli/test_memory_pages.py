@@ -1,4 +1,4 @@
-"""crabtalk memory dump and load: a memory as pages that people edit, wherever it is kept."""
+"""crabtalk memory dump and load: a memory as pages that people edit, at a daemon or in a file."""
 
 import json
 from pathlib import Path
@@ -18,19 +18,19 @@ async def test_a_dump_that_is_loaded_changes_nothing(tmp_path: Path, where: str)
     book = tmp_path / "brain"
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
         before = memory.read_entries()
-        said = await run_crabtalk("memory", "dump", *memory.words, book)
-        assert (said.code, said.out, said.err) == (0, "", f"5 entries are in {book}\n")
+        outcome = await run_crabtalk("memory", "dump", *memory.words, book)
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", f"5 entries are in {book}\n")
         assert (book / "notes" / "deploy.md").is_file()
         assert (book / "archives" / "crab-user-1.md").is_file()
         assert {"book.toml", "SUMMARY.md"} <= {path.name for path in book.iterdir()}
-        said = await run_crabtalk("memory", "load", *memory.words, book)
-        assert said.output == "0 added, 0 removed, 0 changed\n"
+        outcome = await run_crabtalk("memory", "load", *memory.words, book)
+        assert outcome.output == "0 added, 0 removed, 0 changed\n"
         assert memory.read_entries() == before
 
 
 @in_daemon_and_file
 @pytest.mark.req("cli.memory.load")
-async def test_load_says_what_changes_and_changes_it(tmp_path: Path, where: str) -> None:
+async def test_load_prints_the_changes_and_makes_them(tmp_path: Path, where: str) -> None:
     book = tmp_path / "brain"
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
         before = memory.read_entries()
@@ -39,8 +39,8 @@ async def test_load_says_what_changes_and_changes_it(tmp_path: Path, where: str)
         page.write_text(page.read_text().replace("noon", "midnight"))
         (book / "notes" / "deploy.md").unlink()
         (book / "notes" / "lighthouse.md").write_text("Two flashes, ten seconds.\n")
-        said = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
-        assert said.output == (
+        outcome = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
+        assert outcome.output == (
             "1 added, 1 removed, 1 changed\n"
             "  added: lighthouse\n  removed: deploy\n  changed: tides\n"
         )
@@ -48,8 +48,8 @@ async def test_load_says_what_changes_and_changes_it(tmp_path: Path, where: str)
         assert contents["tides"] == "High water at midnight."
         assert contents["lighthouse"] == "Two flashes, ten seconds."
         touched = ("tides", "lighthouse", "deploy")
-        rest = [each for each in before if each[0] not in touched]
-        assert [each for each in memory.read_entries() if each[0] not in touched] == rest
+        rest = [entry for entry in before if entry[0] not in touched]
+        assert [entry for entry in memory.read_entries() if entry[0] not in touched] == rest
 
 
 @in_daemon_and_file
@@ -57,8 +57,8 @@ async def test_load_says_what_changes_and_changes_it(tmp_path: Path, where: str)
 async def test_load_in_json_is_one_document(tmp_path: Path, where: str) -> None:
     book = write_pages(tmp_path / "brain", tides="Low.", moon="Full.")
     async with open_stored_memory(where, tmp_path, *ENTRIES[:2]) as memory:
-        said = await run_crabtalk("memory", "load", *memory.words, book, "--yes", "--json")
-        assert json.loads(said.output) == {
+        outcome = await run_crabtalk("memory", "load", *memory.words, book, "--yes", "--json")
+        assert json.loads(outcome.output) == {
             "added": ["moon"],
             "removed": ["deploy"],
             "changed": ["tides"],
@@ -66,7 +66,7 @@ async def test_load_in_json_is_one_document(tmp_path: Path, where: str) -> None:
 
 
 @pytest.mark.req("cli.memory.load")
-async def test_load_in_json_still_says_what_it_asks_about(tmp_path: Path) -> None:
+async def test_load_in_json_still_prints_the_changes_before_asking(tmp_path: Path) -> None:
     book = write_pages(tmp_path / "brain", moon="Full.")
     async with open_stored_memory("file", tmp_path, *ENTRIES[:2]) as memory:
         words = ("memory", "load", *memory.words, book, "--json")
@@ -83,30 +83,28 @@ async def test_a_page_that_cannot_be_read_changes_nothing(tmp_path: Path, where:
     (book / "notes" / "sun.md").write_bytes(b"\xff\xfe")
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
         before = memory.read_entries()
-        said = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
-        assert "sun.md is not UTF-8" in said.error
-        assert said.out == ""
+        outcome = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
+        assert "sun.md is not UTF-8" in outcome.error
+        assert outcome.out == ""
         assert memory.read_entries() == before
 
 
 @in_daemon_and_file
 @pytest.mark.req("cli.no_prompt")
-async def test_without_a_terminal_load_wants_a_yes_rather_than_asking(
-    tmp_path: Path, where: str
-) -> None:
+async def test_without_a_terminal_load_needs_the_yes_option(tmp_path: Path, where: str) -> None:
     book = write_pages(tmp_path / "brain", moon="Full.")
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
         before = memory.read_entries()
-        said = await run_crabtalk("memory", "load", *memory.words, book, typed=b"y\n")
-        assert said.error.endswith("say --yes")
-        assert said.out.startswith("1 added, 5 removed, 0 changed\n")
+        outcome = await run_crabtalk("memory", "load", *memory.words, book, typed=b"y\n")
+        assert outcome.error.endswith("say --yes")
+        assert outcome.out.startswith("1 added, 5 removed, 0 changed\n")
         assert memory.read_entries() == before
 
 
 @in_daemon_and_file
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("\x03", 130)])
 @pytest.mark.req("cli.memory.load")
-async def test_at_a_terminal_load_asks_and_does_as_it_is_told(
+async def test_at_a_terminal_load_asks_for_confirmation(
     tmp_path: Path, where: str, answer: str, code: int
 ) -> None:
     book = write_pages(tmp_path / "brain", moon="Full.")
@@ -123,7 +121,7 @@ async def test_at_a_terminal_load_asks_and_does_as_it_is_told(
 
 
 class GrowingMemoryDaemon(CannedDaemon):
-    """Remembers something more each time it is asked for its last page."""
+    """Gets another entry each time its last page is requested."""
 
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
         page = await super().list_memory(request)
@@ -133,9 +131,7 @@ class GrowingMemoryDaemon(CannedDaemon):
 
 
 @pytest.mark.req("cli.memory.load")
-async def test_what_is_remembered_while_a_person_thinks_is_not_lost(
-    tmp_path: Path, home: Path
-) -> None:
+async def test_entries_added_while_load_asks_are_not_lost(tmp_path: Path, home: Path) -> None:
     book = write_pages(tmp_path / "brain", moon="Full.")
     async with serve_daemon(peer := GrowingMemoryDaemon(*ENTRIES), home):
         words = ("memory", "load", "--home", home, "crab", book)
@@ -149,33 +145,33 @@ async def test_what_is_remembered_while_a_person_thinks_is_not_lost(
 async def test_a_long_list_of_changes_is_cut(tmp_path: Path) -> None:
     book = write_pages(tmp_path / "brain", **{f"n{number}": "" for number in range(12)})
     async with open_stored_memory("file", tmp_path) as memory:
-        said = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
-        assert said.output.splitlines()[0] == "12 added, 0 removed, 0 changed"
-        assert said.output.endswith("n4, n5 and 4 more\n")
+        outcome = await run_crabtalk("memory", "load", *memory.words, book, "--yes")
+        assert outcome.output.splitlines()[0] == "12 added, 0 removed, 0 changed"
+        assert outcome.output.endswith("n4, n5 and 4 more\n")
 
 
 @in_daemon_and_file
 @pytest.mark.req("cli.memory.dump")
-async def test_dump_does_not_take_a_page_that_nobody_loaded(tmp_path: Path, where: str) -> None:
+async def test_dump_does_not_overwrite_a_page_that_was_not_loaded(
+    tmp_path: Path, where: str
+) -> None:
     book = write_pages(tmp_path / "brain", moon="Full.")
     page = book / "notes" / "moon.md"
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
-        said = await run_crabtalk("memory", "dump", *memory.words, book)
-        assert str(page) in said.error
-        assert "load it first" in said.error
+        outcome = await run_crabtalk("memory", "dump", *memory.words, book)
+        assert str(page) in outcome.error
+        assert "load it first" in outcome.error
         assert page.read_text() == "Full."
         assert [path.name for path in book.iterdir()] == ["notes"]
         await run_crabtalk("memory", "load", *memory.words, book, "--yes")
-        said = await run_crabtalk("memory", "dump", *memory.words, book, "--json")
-        assert json.loads(said.output) == {"directory": str(book), "entries": 1}
+        outcome = await run_crabtalk("memory", "dump", *memory.words, book, "--json")
+        assert json.loads(outcome.output) == {"directory": str(book), "entries": 1}
         assert page.read_text().endswith("Full.\n")
 
 
 @in_daemon_and_file
 @pytest.mark.req("cli.memory.dump")
-async def test_dump_again_replaces_its_own_pages_and_leaves_what_is_not_its_own(
-    tmp_path: Path, where: str
-) -> None:
+async def test_a_second_dump_replaces_only_its_own_pages(tmp_path: Path, where: str) -> None:
     book = tmp_path / "brain"
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
         await run_crabtalk("memory", "dump", *memory.words, book)
@@ -193,44 +189,42 @@ async def test_dump_again_replaces_its_own_pages_and_leaves_what_is_not_its_own(
 
 @in_daemon_and_file
 @pytest.mark.parametrize("verb", ["dump", "load"])
-async def test_a_directory_that_cannot_be_used_is_a_sentence(
-    tmp_path: Path, where: str, verb: str
-) -> None:
+async def test_an_unusable_directory_gives_one_error(tmp_path: Path, where: str, verb: str) -> None:
     (tmp_path / "file").write_text("")
     async with open_stored_memory(where, tmp_path, *ENTRIES) as memory:
-        said = await run_crabtalk("memory", verb, *memory.words, tmp_path / "file")
-        assert str(tmp_path / "file") in said.error
+        outcome = await run_crabtalk("memory", verb, *memory.words, tmp_path / "file")
+        assert str(tmp_path / "file") in outcome.error
 
 
 @pytest.mark.req("cli.memory.load")
-async def test_pages_too_large_for_the_daemon_are_told_where_to_go(
+async def test_pages_too_large_for_the_daemon_give_an_error_with_a_way_out(
     tmp_path: Path, home: Path
 ) -> None:
     pages = {f"n{number}": "x" * 1_000_000 for number in range(17)}
     book = write_pages(tmp_path / "brain", **pages)
     async with serve_daemon(peer := CannedDaemon(), home):
-        said = await run_crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
-        assert said.error.endswith("stop it, and load them with --file")
+        outcome = await run_crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
+        assert outcome.error.endswith("stop it, and load them with --file")
         assert peer.entries == []
     file = tmp_path / "crab.crmem"
-    said = await run_crabtalk("memory", "load", "--file", file, book, "--yes")
-    assert said.output.startswith("17 added")
+    outcome = await run_crabtalk("memory", "load", "--file", file, book, "--yes")
+    assert outcome.output.startswith("17 added")
     assert len(Memory.open_read_only(file).entries()) == 17
 
 
 class OverloadedMemoryDaemon(CannedDaemon):
-    """To whom any memory has more parts than it takes."""
+    """Refuses every memory as too large."""
 
     async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
         raise TooLargeError("the request has too many parts")
 
 
 @pytest.mark.req("cli.memory.load")
-async def test_pages_of_more_parts_than_the_daemon_takes_are_told_where_to_go(
+async def test_too_many_names_for_the_daemon_give_an_error_with_a_way_out(
     tmp_path: Path, home: Path
 ) -> None:
     book = write_pages(tmp_path / "brain", moon="Full.")
     async with serve_daemon(OverloadedMemoryDaemon(), home):
-        said = await run_crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
-        assert "more names and aliases than a daemon takes" in said.error
-        assert said.error.endswith("stop it, and load them with --file")
+        outcome = await run_crabtalk("memory", "load", "--home", home, "crab", book, "--yes")
+        assert "more names and aliases than a daemon takes" in outcome.error
+        assert outcome.error.endswith("stop it, and load them with --file")

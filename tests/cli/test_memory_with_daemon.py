@@ -1,4 +1,4 @@
-"""The commands and a real daemon: what an agent kept is found, edited, and recalled again."""
+"""The memory commands with a real daemon: entries are found, edited and recalled."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ PRIVATE = {**AGENTS, "owl": 'prompt = "You are owl."\n[hooks.memory]\nscope = "s
 
 
 @pytest.mark.req("cli.memory.round_trip")
-async def test_what_an_agent_remembers_is_edited_by_hand_and_recalled(tmp_path: Path) -> None:
+async def test_an_entry_edited_by_hand_is_recalled(tmp_path: Path) -> None:
     book = tmp_path / "brain"
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         where = ("--home", daemon.home, "crab")
@@ -27,14 +27,14 @@ async def test_what_an_agent_remembers_is_edited_by_hand_and_recalled(tmp_path: 
         await run_crabtalk("memory", "dump", *where, book)
         page = book / "notes" / "tides.md"
         page.write_text(page.read_text().replace("noon", "midnight"))
-        said = await run_crabtalk("memory", "load", *where, book, "--yes")
-        assert said.output.startswith("0 added, 0 removed, 1 changed\n")
+        outcome = await run_crabtalk("memory", "load", *where, book, "--yes")
+        assert outcome.output.startswith("0 added, 0 removed, 1 changed\n")
         (result,) = await run_tool_calls(client, "crab", [("recall", {"query": "water"})])
         assert result.output == "## tides\nHigh water at midnight."
 
 
 @pytest.mark.req("cli.memory.round_trip")
-async def test_an_archive_survives_the_round_trip_and_stays_one(tmp_path: Path) -> None:
+async def test_an_archive_survives_dump_and_load(tmp_path: Path) -> None:
     book = tmp_path / "brain"
     async with (
         run_daemon(tmp_path, hooks={}, summary="We spoke of tides.") as daemon,
@@ -57,7 +57,7 @@ async def test_an_archive_survives_the_round_trip_and_stays_one(tmp_path: Path) 
 
 
 @pytest.mark.req("cli.memory.sender")
-async def test_a_memory_for_each_sender_is_reached_by_the_sender(tmp_path: Path) -> None:
+async def test_memory_of_one_sender_is_reached_with_the_sender_option(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}, agents=PRIVATE) as daemon, daemon.client() as client:
         await run_tool_calls(client, "owl", [("remember", TIDES)], sender="tg:1")
         where = ("--home", daemon.home, "owl")
@@ -66,7 +66,7 @@ async def test_a_memory_for_each_sender_is_reached_by_the_sender(tmp_path: Path)
 
 
 @pytest.mark.req("cli.memory.file")
-async def test_a_memory_the_daemon_has_is_read_beside_it_and_written_only_after_it(
+async def test_a_daemons_memory_file_can_be_read_but_written_only_after_it_ends(
     tmp_path: Path,
 ) -> None:
     book = tmp_path / "brain"
@@ -78,33 +78,33 @@ async def test_a_memory_the_daemon_has_is_read_beside_it_and_written_only_after_
         ]
         await run_crabtalk("memory", "dump", "--file", file, book)
         (book / "notes" / "moon.md").write_text("Full.")
-        said = await run_crabtalk("memory", "load", "--file", file, book, "--yes")
-        assert said.error.startswith(f"{file} is in use; ")
-    said = await run_crabtalk("memory", "load", "--file", file, book, "--yes")
-    assert said.output.startswith("1 added, 0 removed, 0 changed\n")
+        outcome = await run_crabtalk("memory", "load", "--file", file, book, "--yes")
+        assert outcome.error.startswith(f"{file} is in use; ")
+    outcome = await run_crabtalk("memory", "load", "--file", file, book, "--yes")
+    assert outcome.output.startswith("1 added, 0 removed, 0 changed\n")
     assert {entry.name for entry in Memory.open_read_only(file).entries()} == {"tides", "moon"}
 
 
 @pytest.mark.req("cli.search")
-async def test_what_was_said_is_found_with_what_was_said_around_it(tmp_path: Path) -> None:
+async def test_messages_are_found_with_their_context(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "!say the lighthouse blinks twice", sender="bo")
         await client.send("twin", "!say no such thing")
         where = ("--home", daemon.home)
         head, asked, answer = (await run_crabtalk("search", *where, "blinks")).output.splitlines()
         assert head.startswith("(untitled) · crab with bo · 20")
-        # The word is in both; which of them matched is the daemon's to say.
+        # Both messages contain the word; the daemon decides which of them is the match.
         assert {asked[0], answer[0]} == {">", " "}
         assert answer[2:] == "#1 assistant: the lighthouse blinks twice"
         for narrow in (("--agent", "twin"), ("--sender", "user"), ("--until", "1d")):
-            said = await run_crabtalk("search", *where, "blinks", *narrow)
-            assert (said.code, said.out, said.err) == (0, "", "nothing found\n")
+            outcome = await run_crabtalk("search", *where, "blinks", *narrow)
+            assert (outcome.code, outcome.out, outcome.err) == (0, "", "nothing found\n")
         assert (await run_crabtalk("search", *where, "blinks", "--since", "1d")).output
 
 
-async def test_an_agent_the_daemon_does_not_know_is_a_sentence(tmp_path: Path) -> None:
+async def test_an_unknown_agent_gives_one_error(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
         where = ("--home", daemon.home, "owl")
         for words in (("list",), ("search", "x"), ("show", "x")):
-            said = await run_crabtalk("memory", words[0], *where, *words[1:])
-            assert said.error.startswith("no agent is called 'owl'; ")
+            outcome = await run_crabtalk("memory", words[0], *where, *words[1:])
+            assert outcome.error.startswith("no agent is called 'owl'; ")

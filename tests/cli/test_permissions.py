@@ -22,25 +22,25 @@ ASKING = {"crab": 'prompt = "You are crab."\nmode = "ask"\n'}
 
 
 @pytest.mark.req("cli.ask.unattended")
-async def test_a_call_that_would_ask_is_refused_in_a_script_and_runs_in_auto_mode(
+async def test_a_call_needing_approval_is_refused_in_a_script_and_runs_in_auto_mode(
     tmp_path: Path,
 ) -> None:
     mark = tmp_path / "mark"
     async with run_daemon(tmp_path, hooks={}, agents=ASKING) as daemon:
         where = ("--home", daemon.home, "-q")
         script = script_tool_calls([("bash", {"command": f"touch {mark}"})])
-        said = await run_crabtalk("ask", *where, script)
-        assert said.code == 0, said
-        assert said.err.startswith("bash was not allowed: ")
-        assert "`crabtalk ask --mode auto`" in said.err
+        outcome = await run_crabtalk("ask", *where, script)
+        assert outcome.code == 0, outcome
+        assert outcome.err.startswith("bash was not allowed: ")
+        assert "`crabtalk ask --mode auto`" in outcome.err
         assert not mark.exists()
-        said = await run_crabtalk("ask", *where, "--mode", "auto", script)
-        assert (said.code, said.err) == (0, "")
+        outcome = await run_crabtalk("ask", *where, "--mode", "auto", script)
+        assert (outcome.code, outcome.err) == (0, "")
         assert mark.exists()
 
 
 @pytest.mark.req("cli.explain")
-async def test_what_strangers_and_owners_may_do_is_explained(tmp_path: Path) -> None:
+async def test_permissions_of_strangers_and_owners_are_explained(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}, agents=ASKING) as daemon:
         words = ("agents", "explain", "crab", "--home", daemon.home)
         owner = json.loads((await run_crabtalk(*words, "--json")).output)
@@ -64,10 +64,10 @@ async def test_mode_and_permissions_are_edited_and_shown(tmp_path: Path) -> None
         wanted = "\n".join(
             [*lines, 'mode = "plan"', "[permissions]", 'allow = ["bash(git status:*)"]', ""]
         )
-        said = await run_crabtalk(
+        outcome = await run_crabtalk(
             "agents", "edit", "crab", "--config", "-", *where, typed=wanted.encode()
         )
-        assert said.code == 0, said
+        assert outcome.code == 0, outcome
         shown = (await run_crabtalk("agents", "show", "crab", *where)).output
         assert 'mode = "plan"' in shown
         assert "\n[permissions]\n" in shown
@@ -77,15 +77,15 @@ async def test_mode_and_permissions_are_edited_and_shown(tmp_path: Path) -> None
         )
         assert explained["mode"] == "plan"
         bad = wanted.replace('"plan"', '"yolo"')
-        said = await run_crabtalk(
+        outcome = await run_crabtalk(
             "agents", "edit", "crab", "--config", "-", *where, typed=bad.encode()
         )
-        assert "yolo" in said.error
+        assert "yolo" in outcome.error
 
 
 @pytest.mark.parametrize(("word", "is_allowed"), [("allow", True), ("deny", False)])
 @pytest.mark.req("cli.approvals.answer")
-async def test_the_owner_decides_over_a_strangers_call_from_the_shell(
+async def test_the_owner_answers_a_strangers_approval_from_the_shell(
     tmp_path: Path, word: str, is_allowed: bool
 ) -> None:
     async with run_daemon(tmp_path, hooks={}, agents=ASKING) as daemon, daemon.client() as client:
@@ -105,8 +105,8 @@ async def test_the_owner_decides_over_a_strangers_call_from_the_shell(
             # The stranger cannot answer it.
             with pytest.raises(ServerError):
                 await client.reply_to_ask("crab", "Allow", sender="tg:666", ask_id=ask_id)
-            said = await run_crabtalk("approvals", word, ask_id, "--home", daemon.home)
-            assert (said.code, said.err) == (0, f"{ask_id}: {word.title()}\n")
+            outcome = await run_crabtalk("approvals", word, ask_id, "--home", daemon.home)
+            assert (outcome.code, outcome.err) == (0, f"{ask_id}: {word.title()}\n")
             await run
         await feed.aclose()
         (result,) = [

@@ -1,4 +1,4 @@
-"""crabtalk search: what is asked of the daemon, and how its answer looks."""
+"""crabtalk search: the request to the daemon, and the output."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -27,9 +27,9 @@ PLAIN = "\x1b[0m"
 
 
 def make_item(number: int, role: str, snippet: str, **rest: object) -> wire.SessionHitItem:
-    known = wire.SessionHitItem(message_id=number, role=role, snippet=snippet)
-    known.MergeFrom(wire.SessionHitItem(**rest))  # type: ignore[arg-type]
-    return known
+    item = wire.SessionHitItem(message_id=number, role=role, snippet=snippet)
+    item.MergeFrom(wire.SessionHitItem(**rest))  # type: ignore[arg-type]
+    return item
 
 
 HIT = wire.SessionHit(
@@ -47,7 +47,7 @@ HIT = wire.SessionHit(
 )
 
 
-# ── What is shown ──────────────────────────────────────────────────────────────────────────────
+# ── Output ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("cli.search")
@@ -55,8 +55,8 @@ async def test_a_hit_has_title_agent_sender_time_and_the_message_marked(home: Pa
     peer = CannedDaemon()
     peer.session_hits = [HIT, wire.SessionHit(agent="owl", sender="user", window=[])]
     async with serve_daemon(peer, home):
-        said = await run_crabtalk("search", "--home", home, "tide", TZ="UTC")
-    first, second = said.output.rstrip("\n").split("\n\n")
+        outcome = await run_crabtalk("search", "--home", home, "tide", TZ="UTC")
+    first, second = outcome.output.rstrip("\n").split("\n\n")
     head, before, match, after = first.splitlines()
     assert head == "Tide tables · crab with tg:1 · 2026-11-15 21:03"
     assert before.startswith("  #11 user: When is high water? And why?")
@@ -70,12 +70,12 @@ async def test_a_hit_has_title_agent_sender_time_and_the_message_marked(home: Pa
 
 
 @pytest.mark.req("cli.search")
-async def test_in_json_the_answer_is_one_document_with_all_there_is(home: Path) -> None:
+async def test_json_output_is_one_complete_document(home: Path) -> None:
     peer = CannedDaemon()
     peer.session_hits = [HIT]
     async with serve_daemon(peer, home):
-        said = await run_crabtalk("search", "--home", home, "tide", "--json")
-    (hit,) = json.loads(said.output)["hits"]
+        outcome = await run_crabtalk("search", "--home", home, "tide", "--json")
+    (hit,) = json.loads(outcome.output)["hits"]
     window = hit.pop("window")
     assert hit == {
         "agent": "crab",
@@ -97,14 +97,14 @@ async def test_in_json_the_answer_is_one_document_with_all_there_is(home: Path) 
 @pytest.mark.req("cli.search")
 async def test_nothing_found_is_no_failure(home: Path) -> None:
     async with serve_daemon(CannedDaemon(), home):
-        said = await run_crabtalk("search", "--home", home, "tide")
-        assert (said.code, said.out, said.err) == (0, "", "nothing found\n")
-        said = await run_crabtalk("search", "--home", home, "tide", "--json")
-        assert json.loads(said.output) == {"hits": []}
+        outcome = await run_crabtalk("search", "--home", home, "tide")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "nothing found\n")
+        outcome = await run_crabtalk("search", "--home", home, "tide", "--json")
+        assert json.loads(outcome.output) == {"hits": []}
 
 
 @pytest.mark.req("cli.colour")
-async def test_words_that_match_are_set_off_at_a_terminal_with_colour_only(home: Path) -> None:
+async def test_matching_words_are_highlighted_only_at_a_terminal_with_colour(home: Path) -> None:
     peer = CannedDaemon()
     peer.session_hits = [HIT]
     words = ("search", "--home", home, "tide")
@@ -123,7 +123,7 @@ async def test_words_that_match_are_set_off_at_a_terminal_with_colour_only(home:
     ("text", "query", "shown"),
     [
         ("the tide_table", "table", "the tide_[table]"),
-        ("the theatre", "the", "the theatre"),  # a word nobody searches for
+        ("the theatre", "the", "the theatre"),  # a stop word
         ("海の水は高い", "海水", "[海]の[水]は高い"),
         ("Python水位", "python 水", "[Python][水]位"),
         ("Ünïcode", "unicode", "[Ünïcode]"),
@@ -131,7 +131,7 @@ async def test_words_that_match_are_set_off_at_a_terminal_with_colour_only(home:
         ("", "tide", ""),
     ],
 )
-def test_words_are_found_the_way_the_search_finds_them(
+def test_highlighting_matches_words_as_the_search_does(
     text: str, query: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_highlight, "has_colour", lambda: True)
@@ -140,7 +140,7 @@ def test_words_are_found_the_way_the_search_finds_them(
 
 
 @given(st.text(), st.text())
-def test_emphasis_adds_and_takes_nothing(text: str, query: str) -> None:
+def test_highlighting_changes_no_text(text: str, query: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_highlight, "has_colour", lambda: True)
         patch.setattr(search_highlight, "apply_style", lambda part, **_: part)
@@ -148,7 +148,7 @@ def test_emphasis_adds_and_takes_nothing(text: str, query: str) -> None:
 
 
 @pytest.mark.req("cli.terminal.safe")
-async def test_what_strangers_said_cannot_steer_the_terminal(home: Path) -> None:
+async def test_control_characters_of_hits_are_escaped_at_a_terminal(home: Path) -> None:
     evil = "a\x1b[2Jb\x07"
     peer = CannedDaemon()
     peer.session_hits = [
@@ -166,11 +166,11 @@ async def test_what_strangers_said_cannot_steer_the_terminal(home: Path) -> None
     assert "\x07" not in screen
 
 
-# ── What is asked ──────────────────────────────────────────────────────────────────────────────
+# ── Requests ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("cli.search")
-async def test_the_options_narrow_down_what_is_asked(home: Path) -> None:
+async def test_the_options_are_sent_as_filters(home: Path) -> None:
     async with serve_daemon(peer := CannedDaemon(), home):
         options = ("--agent", "crab", "--sender", "bo", "--limit", "3", "--context", "1")
         times = ("--since", "2026-11-01", "--until", "2026-11-02")
@@ -199,11 +199,11 @@ async def test_the_options_narrow_down_what_is_asked(home: Path) -> None:
         ("2026-12-31T00:00Z", True, "2026-12-31T00:00:00Z"),
     ],
 )
-def test_a_time_is_what_it_says(text: str, whole_day: bool, time: str) -> None:
+def test_an_explicit_time_is_parsed(text: str, whole_day: bool, time: str) -> None:
     assert format_rfc3339(TimeParameter(whole_day=whole_day).convert(text, None, None)) == time
 
 
-def test_a_date_is_a_day_where_the_reader_is() -> None:
+def test_a_date_is_a_day_in_the_local_time_zone() -> None:
     start = datetime(2026, 11, 1).astimezone()
     assert TimeParameter().convert("2026-11-01", None, None) == start
     end = datetime(2026, 11, 2).astimezone()
@@ -219,26 +219,26 @@ def test_a_date_is_a_day_where_the_reader_is() -> None:
         ("2w", timedelta(weeks=2)),
     ],
 )
-def test_a_span_is_that_long_ago(text: str, ago: timedelta) -> None:
-    found = TimeParameter().convert(text, None, None)
-    assert abs(datetime.now(UTC) - ago - found) < timedelta(minutes=1)
+def test_a_span_is_parsed_as_a_time_ago(text: str, ago: timedelta) -> None:
+    moment = TimeParameter().convert(text, None, None)
+    assert abs(datetime.now(UTC) - ago - moment) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "7", "d", "7y", "2026-13-01", "999999w"])
-def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="7d for seven days"):
         TimeParameter().convert(text, None, None)
 
 
 @pytest.mark.req("cli.exit_codes")
-async def test_a_time_that_is_none_is_a_usage_error() -> None:
-    said = await run_crabtalk("search", "tide", "--since", "yesterday")
-    assert (said.code, said.out) == (2, "")
-    assert "'yesterday' is no time" in said.err
+async def test_an_invalid_time_is_a_usage_error() -> None:
+    outcome = await run_crabtalk("search", "tide", "--since", "yesterday")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "'yesterday' is no time" in outcome.err
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_seconds_survive_being_written_as_a_time(seconds: int) -> None:
+def test_seconds_survive_formatting_and_parsing(seconds: int) -> None:
     assert parse_timestamp(format_timestamp(seconds)) == seconds
 
 
@@ -254,10 +254,10 @@ def test_seconds_survive_being_written_as_a_time(seconds: int) -> None:
         (86400 * 800, "2 years"),
     ],
 )
-def test_an_age_is_said_in_the_largest_unit(seconds: float, words: str) -> None:
+def test_an_age_is_given_in_the_largest_unit(seconds: float, words: str) -> None:
     assert format_age(seconds) == words
 
 
-def test_a_time_that_cannot_be_read_is_shown_as_it_is() -> None:
+def test_an_unparsable_time_is_shown_unchanged() -> None:
     assert format_local_time("@99999999999999") == "@99999999999999"
     assert format_local_time("") == ""

@@ -1,4 +1,4 @@
-"""crabtalk stats, reload, models and skills: what there is, and what is wrong."""
+"""crabtalk stats, reload, models and skills."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ SKILL = "---\nname: tides\ndescription: Reads tide tables.\n---\nRead them.\n"
 
 
 @pytest.mark.req("cli.stats")
-async def test_stats_say_how_the_daemon_is(tmp_path: Path) -> None:
+async def test_stats_show_the_daemons_state(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "!say hi")
         where = ("--home", daemon.home)
@@ -40,28 +40,28 @@ async def test_stats_say_how_the_daemon_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.stats")
-async def test_a_reload_says_what_is_wrong_now(tmp_path: Path) -> None:
+async def test_reload_reports_current_problems(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         where = ("--home", daemon.home)
         daemon.agent_file("owl").write_text('prompt = "You are owl."')
-        said = await run_crabtalk("reload", *where)
-        assert (said.code, said.out, said.err) == (0, "", "reloaded\n")
+        outcome = await run_crabtalk("reload", *where)
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "reloaded\n")
         assert "agents         3" in (await run_crabtalk("stats", *where)).output
         daemon.agent_file("bat").write_text("prompt = ")
-        said = await run_crabtalk("reload", *where)
-        problem, last = said.err.splitlines()
-        assert (said.code, said.out) == (0, "")
+        outcome = await run_crabtalk("reload", *where)
+        problem, last = outcome.err.splitlines()
+        assert (outcome.code, outcome.out) == (0, "")
         assert problem.startswith("crabtalk: ")
         assert "bat" in problem
         assert last == "reloaded, but for what is said above"
         assert "\nproblem " in (await run_crabtalk("stats", *where)).output
-        said = await run_crabtalk("reload", "--json", *where)
-        assert [*json.loads(said.output)] == ["problems"]
-        assert len(json.loads(said.output)["problems"]) == 1
+        outcome = await run_crabtalk("reload", "--json", *where)
+        assert [*json.loads(outcome.output)] == ["problems"]
+        assert len(json.loads(outcome.output)["problems"]) == 1
 
 
 @pytest.mark.req("cli.stats")
-async def test_a_configuration_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
+async def test_an_unusable_config_gives_one_error(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         daemon.write_config("[daemon")
         assert (await run_crabtalk("reload", "--home", daemon.home)).error
@@ -75,14 +75,14 @@ async def test_models_are_listed_and_chosen(tmp_path: Path) -> None:
         where = ("--home", daemon.home)
         for words in (("models", "list", *where), (*where, "models")):
             assert (await run_crabtalk(*words)).output == "* scripted\n  other\n"
-        said = await run_crabtalk("models", "use", "other", *where)
-        assert (said.code, said.out, said.err) == (0, "", "other answers from now on\n")
+        outcome = await run_crabtalk("models", "use", "other", *where)
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "other answers from now on\n")
         known = json.loads((await run_crabtalk("models", "list", "--json", *where)).output)
         assert known == {
             "models": [{"name": "scripted", "active": False}, {"name": "other", "active": True}]
         }
-        said = await run_crabtalk("models", "use", "scripted", "--json", *where)
-        assert json.loads(said.output) == {"name": "scripted", "active": True}
+        outcome = await run_crabtalk("models", "use", "scripted", "--json", *where)
+        assert json.loads(outcome.output) == {"name": "scripted", "active": True}
         assert (
             "no provider offers 'none'"
             in (await run_crabtalk("models", "use", "none", *where)).error
@@ -90,21 +90,21 @@ async def test_models_are_listed_and_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cli.models")
-async def test_without_a_model_it_is_said_how_to_get_one(tmp_path: Path) -> None:
+async def test_without_a_model_the_error_says_how_to_get_one(tmp_path: Path) -> None:
     config = CONFIG.replace("{url}", "http://127.0.0.1:1/v1").replace('model = "scripted"\n', "")
     async with run_daemon(tmp_path, config=config) as daemon:
-        said = await run_crabtalk("models", "list", "--home", daemon.home)
-        assert said.out == ""
-        assert "crabtalk" in said.err
+        outcome = await run_crabtalk("models", "list", "--home", daemon.home)
+        assert outcome.out == ""
+        assert "crabtalk" in outcome.err
 
 
 @pytest.mark.req("cli.skills")
-async def test_skills_are_listed_with_where_they_come_from(tmp_path: Path) -> None:
+async def test_skills_are_listed_with_their_source(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon:
         where = ("--home", daemon.home)
-        said = await run_crabtalk("skills", *where, HOME=str(tmp_path))
-        if said.out == "":
-            assert said.err.startswith("there are no skills yet; ")
+        outcome = await run_crabtalk("skills", *where, HOME=str(tmp_path))
+        if outcome.out == "":
+            assert outcome.err.startswith("there are no skills yet; ")
         (place := daemon.home / "skills" / "tides").mkdir(parents=True)
         (place / "SKILL.md").write_text(SKILL)
         assert "tides  local" in (await run_crabtalk("skills", *where)).output.splitlines()

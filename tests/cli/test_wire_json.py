@@ -1,4 +1,4 @@
-"""Objects: every message of the wire as JSON, whatever it holds."""
+"""Conversion of every wire message to JSON values."""
 
 import json
 
@@ -8,7 +8,7 @@ from crabtalk.cli.wire_json import message_to_dict
 from crabtalk.protocol import wire
 
 
-def test_numbers_stay_numbers_and_what_is_absent_is_left_out() -> None:
+def test_numbers_stay_numbers_and_absent_fields_are_left_out() -> None:
     result = wire.ToolResultEvent(call_id="c", duration_ms=2**60)
     assert message_to_dict(result) == {
         "call_id": "c",
@@ -20,7 +20,7 @@ def test_numbers_stay_numbers_and_what_is_absent_is_left_out() -> None:
     assert message_to_dict(wire.StreamStart(run_id="")) == {"agent": "", "run_id": ""}
 
 
-def test_what_is_within_a_message_is_told_too() -> None:
+def test_nested_messages_are_converted() -> None:
     end = wire.StreamEnd(
         agent="crab",
         usage=wire.TokenUsage(prompt_tokens=3),
@@ -34,24 +34,28 @@ def test_what_is_within_a_message_is_told_too() -> None:
         "stop_reason": "STOP_REASON_COMPLETED",
     }
     server = wire.McpInfo(name="tides", args=["a", "b"], env={"KEY": "***"}, status=wire.FAILED)
-    known = message_to_dict(server)
-    assert (known["args"], known["env"], known["status"]) == (["a", "b"], {"KEY": "***"}, "FAILED")
+    converted = message_to_dict(server)
+    assert (converted["args"], converted["env"], converted["status"]) == (
+        ["a", "b"],
+        {"KEY": "***"},
+        "FAILED",
+    )
     question = wire.AskQuestion(question="So?", options=[wire.AskOption(label="y")])
-    asked = wire.AskUserEvent(questions=[question])
-    assert message_to_dict(asked)["questions"][0]["options"] == [{"label": "y", "description": ""}]
+    event = wire.AskUserEvent(questions=[question])
+    assert message_to_dict(event)["questions"][0]["options"] == [{"label": "y", "description": ""}]
 
 
-def test_a_value_of_a_newer_daemon_is_its_number() -> None:
+def test_an_unknown_enum_value_is_its_number() -> None:
     newer = wire.AgentEventMsg.FromString(b"\x18\xe7\x07")
     assert message_to_dict(newer)["kind"] == 999
 
 
-def test_nothing_is_told_that_protobuf_would_not_tell() -> None:
-    """Every message there is, empty: the same names, but for what protobuf leaves out."""
+def test_field_names_are_those_of_protobufs_json() -> None:
+    """For every empty message the names are the same as in protobuf's own JSON."""
     for name in wire.DESCRIPTOR.message_types_by_name:
         made = getattr(wire, name)()
-        theirs = MessageToDict(
+        protobuf_json = MessageToDict(
             made, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
-        assert message_to_dict(made).keys() == theirs.keys()
+        assert message_to_dict(made).keys() == protobuf_json.keys()
         json.dumps(message_to_dict(made))

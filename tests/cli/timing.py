@@ -1,4 +1,4 @@
-"""How long a command takes, on a machine where others are at work too."""
+"""Time limits for commands on a machine with other load."""
 
 import subprocess
 import sys
@@ -6,24 +6,28 @@ import time
 from collections.abc import Callable
 
 ATTEMPTS = 40
-# What a bare Python takes where nobody else is at work, in seconds; less is not counted.
+# Seconds that starting a bare Python takes on an idle machine.
 IDLE_START_SECONDS = 0.015
 
 
 def assert_quick(measure: Callable[[], float], seconds: float) -> None:
-    """The best of some measures is within `seconds`, or within as many bare starts of Python as
-    would take that long on an idle machine."""
-    taken: list[float] = []
-    bare: list[float] = []
-    while len(taken) < ATTEMPTS:
-        taken.append(measure())
-        bare.append(measure_python_start())
-        if min(taken) <= seconds * max(1, min(bare) / IDLE_START_SECONDS):
+    """Assert that the best of several measurements is within `seconds`.
+
+    On a busy machine the limit grows with the time that starting a bare Python takes.
+    """
+    times: list[float] = []
+    python_times: list[float] = []
+    while len(times) < ATTEMPTS:
+        times.append(measure())
+        python_times.append(measure_python_start())
+        if min(times) <= seconds * max(1, min(python_times) / IDLE_START_SECONDS):
             return
-    raise AssertionError(f"took {min(taken) * 1000:.0f} ms, Python alone {min(bare) * 1000:.0f} ms")
+    raise AssertionError(
+        f"took {min(times) * 1000:.0f} ms, Python alone {min(python_times) * 1000:.0f} ms"
+    )
 
 
 def measure_python_start() -> float:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start

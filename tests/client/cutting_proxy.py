@@ -1,4 +1,4 @@
-"""A proxy between a client and a daemon's socket that cuts every connection through it."""
+"""A proxy between a client and a daemon's socket that can cut every connection through it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ PATIENCE = 30.0
 
 
 class CuttingProxy:
-    """`address` leads to the daemon, until somebody cuts; the next connection leads there again."""
+    """`address` leads to the daemon; after a cut, new connections reach it again."""
 
     def __init__(self, path: Path, target: Path) -> None:
         self.address = f"unix:{path}"
@@ -20,7 +20,7 @@ class CuttingProxy:
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody is connected through it."""
+        """Whether a client is connected through it."""
         return bool(self._writers)
 
     async def until_used(self) -> None:
@@ -66,9 +66,9 @@ async def forward_bytes(source: asyncio.StreamReader, sink: asyncio.StreamWriter
 
 @asynccontextmanager
 async def start_proxy(path: Path, target: Path) -> AsyncIterator[CuttingProxy]:
-    made = CuttingProxy(path, target)
-    async with await asyncio.start_unix_server(made.connect, path):
+    proxy = CuttingProxy(path, target)
+    async with await asyncio.start_unix_server(proxy.connect, path):
         try:
-            yield made
+            yield proxy
         finally:
-            await made.close()
+            await proxy.close()

@@ -55,7 +55,7 @@ async def test_the_daemon_is_found_through_the_environment(
         await client.ping()
 
 
-async def test_without_a_socket_port_file_and_token_lead_to_it(home: Path, run: RunFiles) -> None:
+async def test_without_a_socket_the_port_file_and_token_are_used(home: Path, run: RunFiles) -> None:
     listener = Listener(ScriptedServer())
     sock = listen_tcp(TcpAddress(port=0))
     listener.open(sock, ListenOptions("tcp", token=run.ensure_token()))
@@ -63,19 +63,19 @@ async def test_without_a_socket_port_file_and_token_lead_to_it(home: Path, run: 
     run.lock_path.write_text(str(os.getpid()))
     async with connect(home=home) as client:
         await client.ping()
-    run.socket_path.touch()  # a stale one is no obstacle
+    run.socket_path.touch()  # a stale socket does not matter
     async with connect(home=home) as client:
         await client.ping()
     await listener.close()
 
 
-async def test_no_daemon_is_said_with_the_next_step(home: Path) -> None:
+async def test_a_missing_daemon_is_reported_with_the_next_step(home: Path) -> None:
     with pytest.raises(DaemonNotRunningError, match=r"no daemon answers in .*run --home"):
         async with connect(home=home):
             pass
 
 
-async def test_a_daemon_that_does_not_answer_is_told_from_one_that_is_not_there(
+async def test_a_silent_daemon_is_distinguished_from_a_missing_one(
     home: Path, run: RunFiles
 ) -> None:
     """Something listens on the port and says nothing."""
@@ -89,7 +89,7 @@ async def test_a_daemon_that_does_not_answer_is_told_from_one_that_is_not_there(
         assert not isinstance(caught.value, DaemonNotRunningError)
 
 
-async def test_a_wrong_token_is_the_servers_to_refuse(run: RunFiles) -> None:
+async def test_the_server_refuses_a_wrong_token(run: RunFiles) -> None:
     listener = Listener(ScriptedServer())
     sock = listen_tcp(TcpAddress(port=0))
     listener.open(sock, ListenOptions("tcp", token="right"))
@@ -120,7 +120,7 @@ async def test_a_restarted_daemon_is_found_again(home: Path, run: RunFiles) -> N
 
 
 class EchoServer(Server):
-    """Remembers the last request, and answers every request with an empty reply of its kind."""
+    """Records the last request, and answers every request with an empty reply of its type."""
 
     def __init__(self) -> None:
         self.last: tuple[str, object] = ("", None)
@@ -293,7 +293,7 @@ def test_every_request_has_a_method_of_its_name() -> None:
 
 
 @pytest.mark.req("client.primitives")
-async def test_any_message_can_be_sent_by_hand(run: RunFiles) -> None:
+async def test_any_message_can_be_sent_with_the_primitives(run: RunFiles) -> None:
     async with (
         open_listener(ScriptedServer(), run.socket_path),
         connect(f"unix:{run.socket_path}") as client,
@@ -324,7 +324,7 @@ async def test_a_server_error_is_raised_with_code_and_message(run: RunFiles) -> 
         await client.ping()
 
 
-async def test_kill_says_whether_there_was_anything(run: RunFiles) -> None:
+async def test_kill_returns_whether_there_was_a_conversation(run: RunFiles) -> None:
     class Killer(Server):
         async def kill(self, request: wire.KillMsg) -> None:
             if request.agent != "crab":
@@ -335,7 +335,7 @@ async def test_kill_says_whether_there_was_anything(run: RunFiles) -> None:
         connect(f"unix:{run.socket_path}") as client,
     ):
         assert await client.kill("crab") is True
-        assert await client.kill("nobody") is False
+        assert await client.kill("stranger") is False
 
 
 @pytest.mark.req("dispatch.independent")
@@ -350,7 +350,7 @@ async def test_requests_do_not_wait_for_each_other(run: RunFiles) -> None:
         assert (await slow).content == "slow"
 
 
-async def test_connections_are_used_again(run: RunFiles) -> None:
+async def test_connections_are_reused(run: RunFiles) -> None:
     async with (
         open_listener(ScriptedServer(), run.socket_path) as listener,
         connect(f"unix:{run.socket_path}") as client,
@@ -372,7 +372,7 @@ async def test_few_connections_are_kept_when_many_were_needed(run: RunFiles) -> 
             await asyncio.sleep(0)
 
 
-async def test_an_answer_that_does_not_come_in_time_is_a_timeout(run: RunFiles) -> None:
+async def test_a_late_answer_is_a_timeout(run: RunFiles) -> None:
     class Deaf(Server):
         async def ping(self, request: wire.Ping) -> None:
             await asyncio.Event().wait()
@@ -389,7 +389,7 @@ async def test_an_answer_that_does_not_come_in_time_is_a_timeout(run: RunFiles) 
 
 
 async def test_a_turn_outlives_the_timeout_of_earlier_requests(run: RunFiles) -> None:
-    """The connection of a timed request is used again for one that has no deadline."""
+    """The connection of a timed request is reused for one without a deadline."""
     server = ScriptedServer()
     async with (
         open_listener(server, run.socket_path),
@@ -402,7 +402,7 @@ async def test_a_turn_outlives_the_timeout_of_earlier_requests(run: RunFiles) ->
         assert (await slow).content == "slow"
 
 
-async def test_a_late_answer_is_never_taken_for_the_next_ones(run: RunFiles) -> None:
+async def test_a_late_answer_is_never_taken_for_that_of_the_next_request(run: RunFiles) -> None:
     server = ScriptedServer()
     async with open_listener(server, run.socket_path), connect(f"unix:{run.socket_path}") as client:
         given_up = asyncio.create_task(client.send("crab", "given up"))
@@ -425,7 +425,7 @@ async def test_a_request_too_large_for_a_frame_is_refused_before_it_is_sent(run:
 
 
 @pytest.mark.req("client.unexpected_reply")
-async def test_an_answer_of_the_wrong_kind_is_said_to_be_one(run: RunFiles) -> None:
+async def test_an_answer_of_the_wrong_type_is_an_error(run: RunFiles) -> None:
     class Confused(Server):
         async def answer(
             self, message: wire.ClientMessage
@@ -443,7 +443,7 @@ async def test_an_answer_of_the_wrong_kind_is_said_to_be_one(run: RunFiles) -> N
                 pass
 
 
-async def test_a_closed_client_says_so(run: RunFiles) -> None:
+async def test_a_closed_client_raises_an_error_that_says_so(run: RunFiles) -> None:
     async with open_listener(ScriptedServer(), run.socket_path):
         async with connect(f"unix:{run.socket_path}") as client:
             pass
@@ -469,7 +469,7 @@ async def test_a_stream_yields_typed_events_up_to_the_end(run: RunFiles) -> None
     ]
 
 
-def test_every_event_of_the_wire_is_a_type_of_the_client() -> None:
+def test_every_event_of_the_protocol_is_a_type_of_the_client() -> None:
     fields = wire.StreamEvent.DESCRIPTOR.oneofs_by_name["event"].fields
     names = {field.message_type.name for field in fields if field.message_type}
     assert {kind.__name__ for kind in get_args(Event)} == names
@@ -508,7 +508,7 @@ async def test_a_stream_carries_all_its_fields(run: RunFiles) -> None:
     assert not seen[1].HasField("sender")
 
 
-async def test_an_event_of_a_newer_daemon_is_passed_over(run: RunFiles) -> None:
+async def test_an_event_of_a_newer_daemon_is_skipped(run: RunFiles) -> None:
     class Newer(Server):
         async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
             yield wire.StreamEvent.FromString(bytes.fromhex("9a0600"))  # field 99, unknown here
@@ -531,7 +531,7 @@ async def test_an_error_in_a_stream_is_raised_after_the_events_before_it(run: Ru
         seen: list[Event] = []
         with pytest.raises(ServerError, match="no such thing as 404") as caught:
             async for event in client.stream("crab", "fail 404"):
-                seen.append(event)  # noqa: PERF401 - what was seen before the error counts
+                seen.append(event)  # noqa: PERF401 - keeps the events before the error
         assert caught.value.code == 404
         assert seen == [wire.StreamStart(agent="crab"), wire.StreamChunk(content="so far")]
         await client.ping()
@@ -597,7 +597,7 @@ async def test_closing_the_client_cancels_its_runs(run: RunFiles) -> None:
 
 
 async def test_a_slow_reader_of_a_fast_stream_loses_nothing(run: RunFiles) -> None:
-    """More events than are read ahead: reading stops and goes on, in order."""
+    """There are more events than are read ahead: reading pauses and resumes, in order."""
     async with (
         open_listener(ScriptedServer(), run.socket_path),
         connect(f"unix:{run.socket_path}") as client,
@@ -626,7 +626,7 @@ async def test_a_feed_goes_on_until_it_is_closed(run: RunFiles) -> None:
 async def serve_bytes(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], path: Path
 ) -> AsyncIterator[None]:
-    """A server of bytes, gone with all its connections at the end of the block."""
+    """A server that sends raw bytes; it and all its connections end with the block."""
     handlers: list[asyncio.Task[None]] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -669,7 +669,7 @@ async def test_a_server_that_sends_garbage_is_an_error(run: RunFiles) -> None:
             await client.ping()
 
 
-async def test_a_server_that_promises_too_much_is_an_error(run: RunFiles) -> None:
+async def test_a_header_above_the_frame_limit_is_an_error(run: RunFiles) -> None:
     async def boast(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"\xff\xff\xff\xff")
@@ -680,7 +680,7 @@ async def test_a_server_that_promises_too_much_is_an_error(run: RunFiles) -> Non
             await client.ping()
 
 
-# ── Found by attacking it ──────────────────────────────────────────────────────────────────────
+# ── Regressions ────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_short_timeout_after_a_long_one_is_short(run: RunFiles) -> None:
@@ -749,7 +749,7 @@ async def test_large_events_are_not_read_far_ahead(run: RunFiles) -> None:
         assert [type(event) async for event in events].count(wire.StreamChunk) == 49
 
 
-async def test_something_that_is_no_daemon_is_said_to_be_none() -> None:
+async def test_a_server_that_is_no_daemon_is_reported_as_such() -> None:
     gone = asyncio.Event()
 
     async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

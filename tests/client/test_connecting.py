@@ -1,4 +1,4 @@
-"""Connecting while others do: a crowd is let in one after the other, and nobody waits for ever."""
+"""Many clients connecting at once: each gets in, or an error in time."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ CLIENT_COUNT = 200
 
 @contextmanager
 def fill_backlog(path: Path) -> Iterator[socket.socket]:
-    """A socket at which as many wait as may, and nobody lets them in."""
+    """A listening socket with a full backlog, from which no connection is accepted."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.socket(socket.AF_UNIX))
         listening.bind(str(path))
@@ -38,14 +38,16 @@ async def connect_and_ping(path: Path) -> None:
 
 
 @pytest.mark.req("bounds.crowd.client")
-async def test_whoever_finds_no_room_at_the_door_comes_again_until_there_is(tmp_path: Path) -> None:
+async def test_a_client_that_finds_the_backlog_full_retries_until_there_is_room(
+    tmp_path: Path,
+) -> None:
     with fill_backlog(tmp_path / "s") as sock:
         crowd = [
             asyncio.ensure_future(connect_and_ping(tmp_path / "s")) for _ in range(CLIENT_COUNT)
         ]
-        for _ in range(5):  # each has knocked by then
+        for _ in range(5):  # by then each has tried once
             await asyncio.sleep(0)
-        assert not any(one.done() for one in crowd)
+        assert not any(client.done() for client in crowd)
         listener = Listener(ScriptedServer())
         listener.open(sock, ListenOptions("unix"))
         await asyncio.gather(*crowd)
@@ -55,24 +57,24 @@ async def test_whoever_finds_no_room_at_the_door_comes_again_until_there_is(tmp_
 
 @pytest.mark.req("bounds.crowd.client")
 @pytest.mark.clock
-async def test_whoever_finds_no_room_in_time_is_told_so(tmp_path: Path) -> None:
-    begun = asyncio.get_running_loop().time()
+async def test_a_client_that_finds_no_room_in_time_gets_an_error(tmp_path: Path) -> None:
+    start = asyncio.get_running_loop().time()
     with (
         fill_backlog(tmp_path / "s"),
         pytest.raises(CannotConnectError, match=r"too many are connecting; try again"),
     ):
         async with connect(f"unix:{tmp_path / 's'}", connect_timeout=0.3):
             pass
-    assert asyncio.get_running_loop().time() - begun < 5
+    assert asyncio.get_running_loop().time() - start < 5
 
 
-async def test_whoever_is_cancelled_while_there_is_no_room_leaves_nothing_open(
+async def test_a_client_cancelled_while_the_backlog_is_full_leaves_nothing_open(
     tmp_path: Path,
 ) -> None:
     with fill_backlog(tmp_path / "s"):
-        coming = asyncio.ensure_future(connect_and_ping(tmp_path / "s"))
+        connecting = asyncio.ensure_future(connect_and_ping(tmp_path / "s"))
         for _ in range(5):
             await asyncio.sleep(0)
-        coming.cancel()
+        connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await coming
+            await connecting

@@ -1,4 +1,4 @@
-"""What importing the client costs: protobuf and the standard library, nothing more."""
+"""Importing the client loads protobuf and the standard library, nothing else."""
 
 import subprocess
 import sys
@@ -14,20 +14,20 @@ print("\\n".join(sorted(set(sys.modules) - before)))
 
 
 def list_loaded_packages(module: str) -> set[str]:
-    """Top-level packages, and for ours the rooms, that importing `module` brings in.
+    """The top-level packages, and crabtalk's subpackages, that importing `module` loads.
 
-    Without `late`, by which the rest is not brought in.
+    Without `lazy_imports`, which loads nothing else.
     """
     command = [sys.executable, "-c", LIST_IMPORTS.format(module=module)]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    rooms = {".".join(name.split(".")[:2]) for name in names if name.startswith("crabtalk.")}
+    subpackages = {".".join(name.split(".")[:2]) for name in names if name.startswith("crabtalk.")}
     packages = {name.split(".")[0] for name in names} - {"crabtalk"}
-    rooms.discard("crabtalk.lazy_imports")
-    return rooms | {p for p in packages if p not in sys.stdlib_module_names}
+    subpackages.discard("crabtalk.lazy_imports")
+    return subpackages | {p for p in packages if p not in sys.stdlib_module_names}
 
 
 @pytest.mark.req("client.import.light")
-def test_the_client_loads_protobuf_and_the_rooms_below_it() -> None:
+def test_the_client_loads_protobuf_and_the_packages_below_it() -> None:
     assert list_loaded_packages("crabtalk.client") == {
         "crabtalk.client",
         "crabtalk.transport",

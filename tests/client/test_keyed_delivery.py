@@ -1,4 +1,4 @@
-"""Messages with keys: connections that are cut, daemons that are killed, and what comes through."""
+"""Messages with keys: connections are cut, daemons are killed, and each message runs once."""
 
 import asyncio
 import signal
@@ -45,7 +45,7 @@ def find_end(events: list[Event]) -> wire.StreamEnd:
 async def collect_events(stream: AsyncGenerator[Event, None], into: list[Event]) -> list[Event]:
     async with aclosing(stream) as events:
         async for event in events:
-            into.append(event)  # noqa: PERF401 - somebody looks at it meanwhile
+            into.append(event)  # noqa: PERF401 - the test reads the list meanwhile
     return into
 
 
@@ -71,10 +71,10 @@ async def serve_through_proxy(
 ) -> AsyncIterator[tuple[InProcessDaemon, CuttingProxy, Client]]:
     async with (
         run_daemon(path, **options) as daemon,  # type: ignore[arg-type]
-        start_proxy(path / "proxy.sock", RunFiles.for_home(daemon.home).socket_path) as cutter,
-        connect(cutter.address, timeout=PATIENCE) as client,
+        start_proxy(path / "proxy.sock", RunFiles.for_home(daemon.home).socket_path) as proxy,
+        connect(proxy.address, timeout=PATIENCE) as client,
     ):
-        yield daemon, cutter, client
+        yield daemon, proxy, client
 
 
 @asynccontextmanager
@@ -88,19 +88,19 @@ async def run_killable_daemon(
             yield process, model, client
 
 
-# ── Connections that are cut ───────────────────────────────────────────────────────────────────
+# ── Cut connections ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("client.retry.stream")
-async def test_a_stream_that_is_cut_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with serve_through_proxy(tmp_path) as (daemon, cutter, client):
+async def test_a_stream_that_is_cut_continues_where_it_was(tmp_path: Path) -> None:
+    async with serve_through_proxy(tmp_path) as (daemon, proxy, client):
         events: list[Event] = []
         reading = asyncio.ensure_future(
             collect_events(client.stream("crab", WAITING_SCRIPT), events)
         )
         await until_text(events, "half an")
         await daemon.model.until_waiting()
-        cutter.cut_connections()
+        proxy.cut_connections()
         run = daemon.daemon.runtime.find_run("crab")
         assert run is not None
         async with asyncio.timeout(PATIENCE):
@@ -118,7 +118,7 @@ async def test_a_stream_that_is_cut_goes_on_where_it_was(tmp_path: Path) -> None
 
 @pytest.mark.req("client.retry.stream")
 async def test_a_stream_may_be_cut_any_number_of_times(tmp_path: Path) -> None:
-    async with serve_through_proxy(tmp_path) as (daemon, cutter, client):
+    async with serve_through_proxy(tmp_path) as (daemon, proxy, client):
         events: list[Event] = []
         script = "!chunks 400 400"
         reading = asyncio.ensure_future(collect_events(client.stream("crab", script), events))
@@ -126,9 +126,9 @@ async def test_a_stream_may_be_cut_any_number_of_times(tmp_path: Path) -> None:
             seen = len(events)
             while len(events) < seen + 5 and not reading.done():
                 await asyncio.sleep(0.01)
-            cutter.cut_connections()
+            proxy.cut_connections()
         await wait_with_timeout(reading)
-        assert cutter.cuts > 3
+        assert proxy.cuts > 3
         async with daemon.client() as direct:
             page = await direct.list_messages("crab")
         assert [m.content for m in page.messages] == [script, join_text(events)]
@@ -137,7 +137,7 @@ async def test_a_stream_may_be_cut_any_number_of_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("client.retry.stream")
-async def test_events_that_are_only_in_the_log_are_not_passed_on_twice(tmp_path: Path) -> None:
+async def test_events_read_from_the_log_are_not_delivered_twice(tmp_path: Path) -> None:
     call = "!tool echo {}"
     script = f"!say one\n!wait\n{call}\n!then\n!say two\n{call}\n!then\n!say so\n!wait\n!say far"
 
@@ -147,7 +147,7 @@ async def test_events_that_are_only_in_the_log_are_not_passed_on_twice(tmp_path:
     limits = RuntimeLimits(run_buffer=1)
     async with serve_through_proxy(tmp_path, tools={"echo": echo}, limits=limits) as (
         daemon,
-        cutter,
+        proxy,
         client,
     ):
         events: list[Event] = []
@@ -155,7 +155,7 @@ async def test_events_that_are_only_in_the_log_are_not_passed_on_twice(tmp_path:
         while join_text(events) != "one":
             events.append(await anext(stream))
         await daemon.model.until_waiting()
-        cutter.cut_connections()
+        proxy.cut_connections()
         daemon.model.release()
         async with asyncio.timeout(PATIENCE):
             while daemon.model.request_count < 3:
@@ -163,7 +163,7 @@ async def test_events_that_are_only_in_the_log_are_not_passed_on_twice(tmp_path:
         await daemon.model.until_waiting()
         run = daemon.daemon.runtime.find_run("crab")
         assert run is not None
-        assert run.replay_buffer.last_dropped > 3  # and the client has only as many
+        assert run.replay_buffer.last_dropped > 3  # the client has only that many
         reading = asyncio.ensure_future(collect_events(stream, events))
         await until_text(events, "onetwoso")
         daemon.model.release()
@@ -178,11 +178,11 @@ async def test_events_that_are_only_in_the_log_are_not_passed_on_twice(tmp_path:
 
 @pytest.mark.req("client.retry.send")
 async def test_send_waits_for_the_same_turn_on_another_connection(tmp_path: Path) -> None:
-    async with serve_through_proxy(tmp_path) as (daemon, cutter, client):
+    async with serve_through_proxy(tmp_path) as (daemon, proxy, client):
         answering = asyncio.ensure_future(client.send("crab", WAITING_SCRIPT))
         await daemon.model.until_waiting()
-        cutter.cut_connections()
-        await cutter.until_used()
+        proxy.cut_connections()
+        await proxy.until_used()
         daemon.model.release()
         assert (await wait_with_timeout(answering)).content == "half anhour"
         assert await list_user_texts(client) == [WAITING_SCRIPT]
@@ -190,27 +190,27 @@ async def test_send_waits_for_the_same_turn_on_another_connection(tmp_path: Path
 
 
 @pytest.mark.req("client.retry.steer")
-async def test_a_steering_message_whose_answer_is_lost_is_said_once(tmp_path: Path) -> None:
-    async with serve_through_proxy(tmp_path) as (daemon, cutter, client), daemon.client() as direct:
+async def test_a_steering_message_whose_answer_is_lost_is_delivered_once(tmp_path: Path) -> None:
+    async with serve_through_proxy(tmp_path) as (daemon, proxy, client), daemon.client() as direct:
         answering = asyncio.ensure_future(direct.send("crab", WAITING_SCRIPT))
         await daemon.model.until_waiting()
         for text in ("!say left", "!say right"):
             steering = asyncio.ensure_future(client.steer_session("crab", text))
             await asyncio.sleep(0)
-            while not cutter.is_used and not steering.done():
+            while not proxy.is_used and not steering.done():
                 await asyncio.sleep(0)
-            cutter.cut_connections()
+            proxy.cut_connections()
             await wait_with_timeout(steering)
         daemon.model.release()
         await wait_with_timeout(answering)
         assert await list_user_texts(direct) == [WAITING_SCRIPT, "!say left", "!say right"]
 
 
-# ── Daemons that are killed ────────────────────────────────────────────────────────────────────
+# ── Killed daemons ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("client.retry.killed")
-async def test_a_turn_that_died_with_its_daemon_ends_with_that_sentence(tmp_path: Path) -> None:
+async def test_a_turn_that_died_with_its_daemon_ends_with_an_error(tmp_path: Path) -> None:
     script = '!tool bash {"command": "echo waves"}\n!then\n!say so\n!hang'
     async with run_killable_daemon(tmp_path) as (process, model, client):
         events: list[Event] = []
@@ -228,12 +228,12 @@ async def test_a_turn_that_died_with_its_daemon_ends_with_that_sentence(tmp_path
 
 
 @pytest.mark.req("client.retry.killed")
-async def test_a_result_that_was_stored_and_not_seen_still_comes(tmp_path: Path) -> None:
+async def test_a_stored_result_that_the_client_missed_is_still_delivered(tmp_path: Path) -> None:
     """The stream is cut in the middle of a step, and the daemon killed in the one after it."""
     script = '!tool bash {"command": "echo waves"}\n!then\n!hang'
     async with run_killable_daemon(tmp_path) as (process, model, direct):
         target = RunFiles.for_home(process.home).socket_path
-        async with start_proxy(tmp_path / "p", target) as cutter, connect(cutter.address) as client:
+        async with start_proxy(tmp_path / "p", target) as proxy, connect(proxy.address) as client:
             events: list[Event] = []
             stream = client.stream("crab", script)
             assert type(await anext(stream)) is wire.StreamStart
@@ -249,7 +249,7 @@ async def test_a_result_that_was_stored_and_not_seen_still_comes(tmp_path: Path)
 
 
 @pytest.mark.req("client.retry.unsent")
-async def test_a_turn_that_was_never_accepted_is_sent_again_and_runs_once(tmp_path: Path) -> None:
+async def test_a_turn_that_was_never_accepted_is_resent_and_runs_once(tmp_path: Path) -> None:
     async with run_killable_daemon(tmp_path) as (process, model, client):
         await wait_with_timeout(client.send("crab", "first"))
         process.send_signal(signal.SIGSTOP)
@@ -257,7 +257,7 @@ async def test_a_turn_that_was_never_accepted_is_sent_again_and_runs_once(tmp_pa
         events: list[Event] = []
         reading = asyncio.ensure_future(collect_events(client.stream("crab", "second"), events))
         answering = asyncio.ensure_future(client.send("owl", "hello"))
-        await asyncio.sleep(0.05)  # so that the messages are in the socket that dies
+        await asyncio.sleep(0.05)  # until the messages are in the socket of the daemon that dies
         await process.kill()
         await process.start()
         await wait_with_timeout(reading)
@@ -269,7 +269,7 @@ async def test_a_turn_that_was_never_accepted_is_sent_again_and_runs_once(tmp_pa
 
 
 @pytest.mark.req("client.retry.killed")
-async def test_send_says_that_its_turn_died_and_does_not_run_it_again(tmp_path: Path) -> None:
+async def test_send_reports_that_its_turn_died_and_does_not_run_it_again(tmp_path: Path) -> None:
     async with run_killable_daemon(tmp_path) as (process, model, client):
         answering = asyncio.ensure_future(client.send("crab", "!hang"))
         await wait_with_timeout(model.until_asked())
@@ -282,7 +282,7 @@ async def test_send_says_that_its_turn_died_and_does_not_run_it_again(tmp_path: 
 
 
 @pytest.mark.req("client.retry.unsent")
-async def test_a_turn_that_waited_when_its_daemon_stopped_is_run_by_the_next(
+async def test_a_turn_that_was_queued_when_its_daemon_died_is_run_by_the_next(
     tmp_path: Path,
 ) -> None:
     async with run_killable_daemon(tmp_path) as (process, model, client):
@@ -307,19 +307,19 @@ async def test_a_turn_that_waited_when_its_daemon_stopped_is_run_by_the_next(
 async def test_nothing_is_lost_or_doubled_whenever_the_daemon_is_killed(tmp_path: Path) -> None:
     async with run_killable_daemon(tmp_path) as (process, _, client):
         for number in range(40):
-            said = f"message {number}\n!chunks 20 200"
+            content = f"message {number}\n!chunks 20 200"
             events: list[Event] = []
-            reading = asyncio.ensure_future(collect_events(client.stream("crab", said), events))
+            reading = asyncio.ensure_future(collect_events(client.stream("crab", content), events))
             await asyncio.sleep(number * 0.004)
             await process.kill()
             await process.start()
             await wait_with_timeout(reading)
             assert list_event_names(events).count("StreamStart") == 1
             assert list_event_names(events)[-1] == "StreamEnd"
-            assert (await list_user_texts(client)).count(said) == 1
+            assert (await list_user_texts(client)).count(content) == 1
 
 
-# ── Bounds ─────────────────────────────────────────────────────────────────────────────────────
+# ── Limits ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("client.retry.bounded")
@@ -340,7 +340,7 @@ async def test_a_daemon_that_does_not_come_back_is_an_error_in_time(tmp_path: Pa
 
 
 class FragileServer:
-    """Greets as a daemon that knows keys, and dies of every message."""
+    """Greets as a daemon that supports keys, and dies at every message."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -374,12 +374,12 @@ async def test_a_message_that_takes_daemons_down_is_sent_three_times(tmp_path: P
     assert len(fragile.keys[0]) == 32
 
 
-# ── Leaving ────────────────────────────────────────────────────────────────────────────────────
+# ── Closing streams ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("client.stream.close")
 @pytest.mark.parametrize("way", ["close", "cancel", "client"])
-async def test_leaving_a_stream_cancels_its_run_at_once(tmp_path: Path, way: str) -> None:
+async def test_closing_a_stream_cancels_its_run_at_once(tmp_path: Path, way: str) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as other:
         async with daemon.client() as client:
             events: list[Event] = []
@@ -396,13 +396,13 @@ async def test_leaving_a_stream_cancels_its_run_at_once(tmp_path: Path, way: str
                 reading.cancel()
         await daemon.model.until_hung_up()
         await asyncio.wait([reading])
-        async with asyncio.timeout(5):  # and not the half minute that a lost client has
+        async with asyncio.timeout(5):  # not after the half minute that a lost client gets
             while (await other.get_stats()).runs:
                 await asyncio.sleep(0.005)
 
 
 @pytest.mark.req("client.stream.close")
-async def test_leaving_a_stream_that_waits_does_not_stop_the_turn_before_it(tmp_path: Path) -> None:
+async def test_closing_a_queued_stream_does_not_stop_the_turn_before_it(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
         theirs = asyncio.ensure_future(other.send("crab", WAITING_SCRIPT))
         await daemon.model.until_waiting()
@@ -415,7 +415,7 @@ async def test_leaving_a_stream_that_waits_does_not_stop_the_turn_before_it(tmp_
 
 
 @pytest.mark.req("client.stream.close")
-async def test_leaving_does_not_cancel_a_run_that_another_caller_of_its_key_follows(
+async def test_closing_does_not_cancel_a_run_that_another_client_with_its_key_follows(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
@@ -431,7 +431,7 @@ async def test_leaving_does_not_cancel_a_run_that_another_caller_of_its_key_foll
         daemon.model.release()
         await wait_with_timeout(reading)
         assert find_end(events).stop_reason == wire.STOP_REASON_COMPLETED
-        # And one that nobody else follows is cancelled, whoever gave the key.
+        # A run that no other client follows is cancelled, even if the caller gave the key.
         alone = client.stream("crab", "!hang", key="l")
         await anext(alone)
         await alone.aclose()
@@ -441,7 +441,7 @@ async def test_leaving_does_not_cancel_a_run_that_another_caller_of_its_key_foll
 
 
 @pytest.mark.req("client.stream.close")
-async def test_a_detached_stream_goes_on_when_it_is_left(tmp_path: Path) -> None:
+async def test_a_detached_stream_goes_on_when_it_is_closed(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         async with daemon.client() as client:
             stream = client.stream("crab", WAITING_SCRIPT, detach=True)
@@ -486,10 +486,8 @@ async def test_a_run_whose_last_follower_attached_is_killed_half_a_minute_after_
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
-        async with start_proxy(
-            tmp_path / "p", RunFiles.for_home(daemon.home).socket_path
-        ) as cutter:
-            lost = connect(cutter.address, reconnect_timeout=0)
+        async with start_proxy(tmp_path / "p", RunFiles.for_home(daemon.home).socket_path) as proxy:
+            lost = connect(proxy.address, reconnect_timeout=0)
             events: list[Event] = []
             reading = asyncio.ensure_future(
                 collect_events(lost.stream("crab", "!say half\n!hang", key="k"), events)
@@ -497,7 +495,7 @@ async def test_a_run_whose_last_follower_attached_is_killed_half_a_minute_after_
             await until_text(events, "half")
             attached = client.attach("crab", key="k")
             await anext(attached)
-            cutter.cut_connections()
+            proxy.cut_connections()
             with pytest.raises(ConnectionClosedError):
                 await wait_with_timeout(reading)
             await attached.aclose()
@@ -506,11 +504,11 @@ async def test_a_run_whose_last_follower_attached_is_killed_half_a_minute_after_
                 await asyncio.sleep(0.05)
 
 
-# ── Keys that are given, and daemons that know none ────────────────────────────────────────────
+# ── Given keys, and daemons without keys ───────────────────────────────────────────────────────
 
 
 @pytest.mark.req("client.key.given")
-async def test_a_key_that_is_given_is_used_as_it_is(tmp_path: Path) -> None:
+async def test_a_given_key_is_used_unchanged(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         first = await collect_events(client.stream("crab", "hello", key="mine"), [])
         again = await collect_events(client.stream("crab", "hello", key="mine"), [])
@@ -550,7 +548,7 @@ async def test_without_reconnecting_there_are_no_keys(tmp_path: Path) -> None:
 
 
 class KeylessServer(ScriptedServer):
-    """A daemon of before keys: it has other features, and remembers what it was sent."""
+    """A daemon from before keys: it has other features, and records what it was sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -568,15 +566,15 @@ async def test_an_older_daemon_gets_no_key_and_nothing_twice(tmp_path: Path) -> 
     path, through = tmp_path / "s", tmp_path / "p"
     async with (
         open_listener(server, path),
-        start_proxy(through, path) as cutter,
-        connect(cutter.address) as client,
+        start_proxy(through, path) as proxy,
+        connect(proxy.address) as client,
     ):
         events: list[Event] = []
         await wait_with_timeout(collect_events(client.stream("crab", "count 2"), events))
         assert join_text(events) == "01"
         reading = asyncio.ensure_future(collect_events(client.stream("crab", "forever"), []))
         await server.until_started("forever")
-        cutter.cut_connections()
+        proxy.cut_connections()
         with pytest.raises(ConnectionClosedError):
             await wait_with_timeout(reading)
         assert [request.HasField("key") for request in server.requests] == [False, False]
@@ -594,20 +592,23 @@ class NoGreetingServer(Server):
 
 
 @pytest.mark.req("client.key.older_daemon")
-async def test_a_server_without_a_greeting_knows_no_keys(tmp_path: Path) -> None:
+async def test_a_server_that_does_not_know_hello_gets_no_keys(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with open_listener(NoGreetingServer(), path), connect(f"unix:{path}") as client:
         assert (await client.send("crab", "hello")).content == "no key"
 
 
 @pytest.mark.req("client.key.older_daemon")
-async def test_a_message_is_not_sent_again_to_a_daemon_that_knows_no_keys(tmp_path: Path) -> None:
+async def test_a_message_is_not_resent_to_a_daemon_without_keys(tmp_path: Path) -> None:
     """The daemon that had it was replaced by an older one."""
     fragile, path = FragileServer(), tmp_path / "s"
-    async with await asyncio.start_unix_server(fragile.serve, path), connect(f"unix:{path}") as one:
-        await one._pool.ensure_connected()
+    async with (
+        await asyncio.start_unix_server(fragile.serve, path),
+        connect(f"unix:{path}") as client,
+    ):
+        await client._pool.ensure_connected()
         older = KeylessServer()
-        stream = one.stream("crab", "count 1")
+        stream = client.stream("crab", "count 1")
         sending = asyncio.ensure_future(anext(stream))
         async with asyncio.timeout(PATIENCE):
             while not fragile.keys:
@@ -623,20 +624,20 @@ async def test_a_message_is_not_sent_again_to_a_daemon_that_knows_no_keys(tmp_pa
 
 
 @pytest.mark.req("client.sync.retry")
-async def test_the_blocking_client_goes_on_after_a_cut_too(tmp_path: Path) -> None:
+async def test_the_blocking_client_continues_after_a_cut_too(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path) as daemon,
-        start_proxy(tmp_path / "p", RunFiles.for_home(daemon.home).socket_path) as cutter,
+        start_proxy(tmp_path / "p", RunFiles.for_home(daemon.home).socket_path) as proxy,
     ):
         events: list[Event] = []
 
         def read() -> None:
-            with connect_sync(cutter.address) as client:
+            with connect_sync(proxy.address) as client:
                 events.extend(client.stream("crab", WAITING_SCRIPT))
 
         reading = asyncio.ensure_future(asyncio.to_thread(read))
         await daemon.model.until_waiting()
-        cutter.cut_connections()
+        proxy.cut_connections()
         daemon.model.release()
         await wait_with_timeout(reading)
         assert join_text(events) == "half anhour"

@@ -1,4 +1,4 @@
-"""StreamProgress against streams that are cut anywhere and begin anew as the log has them."""
+"""StreamProgress with streams that are cut anywhere and restarted from the log."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def make_event(name: str, **fields: object) -> Named:
 
 def make_tool_start(count: int, *, early: bool) -> Named:
     name, message = make_event("tool_start")
-    # Ids are used again in each step, as some models do.
+    # Ids repeat in each step, as with some models.
     message.tool_start.calls.extend(wire.ToolCallInfo(id=f"call_{n}") for n in range(count))
     if early:
         message.tool_start.early = True
@@ -36,7 +36,7 @@ def make_tool_start(count: int, *, early: bool) -> Named:
 
 
 def make_stream(steps: list[tuple[list[str], list[str], int]], *, is_live: bool) -> Iterator[Named]:
-    """A stream as it is sent first, or as the log has it: texts whole, results in call order."""
+    """A live stream, or the same from the log: whole texts, results in call order."""
     yield make_event("start", agent="crab")
     for thoughts, words, count in steps:
         for name, pieces in (("thinking", thoughts), ("chunk", words)):
@@ -63,52 +63,52 @@ def make_stream(steps: list[tuple[list[str], list[str], int]], *, is_live: bool)
 
 
 def summarise_stream(stream: list[Named]) -> dict[str, list[str]]:
-    """What a consumer makes of it, kind by kind."""
-    heard: dict[str, list[str]] = {"chunk": [""], "thinking": [""]}
+    """What a consumer gets from it, by event kind."""
+    received: dict[str, list[str]] = {"chunk": [""], "thinking": [""]}
     for name, message in stream:
         if name in ("chunk", "thinking"):
-            heard[name][0] += getattr(message, name).content
+            received[name][0] += getattr(message, name).content
         elif name == "tool_start":
             kind = "early" if message.tool_start.early else name
-            heard.setdefault(kind, []).extend(call.id for call in message.tool_start.calls)
+            received.setdefault(kind, []).extend(call.id for call in message.tool_start.calls)
         elif name == "tool_result":
-            heard.setdefault(name, []).append(message.tool_result.call_id)
-        elif name != "context_usage":  # the log has none
-            heard.setdefault(name, []).append("")
-    return {kind: sorted(found) for kind, found in heard.items()}
+            received.setdefault(name, []).append(message.tool_result.call_id)
+        elif name != "context_usage":  # not in the log
+            received.setdefault(name, []).append("")
+    return {kind: sorted(values) for kind, values in received.items()}
 
 
 def filter_stream(progress: StreamProgress, stream: list[Named]) -> list[Named]:
-    taken = ((name, progress.filter_event(name, message)) for name, message in stream)
-    return [(name, message) for name, message in taken if message is not None]
+    filtered = ((name, progress.filter_event(name, message)) for name, message in stream)
+    return [(name, message) for name, message in filtered if message is not None]
 
 
 @pytest.mark.req("client.retry.stream")
 @given(STEPS, st.lists(st.integers(0, 60), max_size=3), st.booleans())
-def test_a_consumer_hears_the_same_however_often_the_stream_begins_anew(
+def test_a_consumer_gets_the_same_however_often_the_stream_restarts(
     steps: list[tuple[list[str], list[str], int]], cuts: list[int], is_reconnected: bool
 ) -> None:
     live, stored = list(make_stream(steps, is_live=True)), list(make_stream(steps, is_live=False))
     progress = StreamProgress()
-    heard: list[Named] = []
+    received: list[Named] = []
     for number, cut in enumerate(cuts):
         stream = live if number == 0 else stored
-        heard += filter_stream(progress, stream[: min(cut, len(stream) - 1)])
+        received += filter_stream(progress, stream[: min(cut, len(stream) - 1)])
         if is_reconnected:
             progress.resume()
-    heard += filter_stream(progress, stored if cuts else live)
-    assert summarise_stream(heard) == summarise_stream(live)
+    received += filter_stream(progress, stored if cuts else live)
+    assert summarise_stream(received) == summarise_stream(live)
 
 
 @pytest.mark.req("client.retry.stream")
 @given(STEPS, st.integers(0, 60))
-def test_a_stream_that_continues_is_passed_on_as_it_is(
+def test_a_stream_that_continues_is_delivered_unchanged(
     steps: list[tuple[list[str], list[str], int]], cut: int
 ) -> None:
     live = list(make_stream(steps, is_live=True))
     progress = StreamProgress()
-    heard = filter_stream(progress, live[:cut])
+    received = filter_stream(progress, live[:cut])
     if progress.has_started:
         progress.resume()
-    heard += filter_stream(progress, live[cut:])
-    assert heard == live
+    received += filter_stream(progress, live[cut:])
+    assert received == live

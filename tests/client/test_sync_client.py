@@ -1,4 +1,4 @@
-"""SyncClient: the same calls for scripts, against a daemon in another process."""
+"""SyncClient: the blocking calls, with a daemon in another process."""
 
 import inspect
 import subprocess
@@ -73,13 +73,13 @@ def test_leaving_a_stream_early_cancels_the_run(
         client.ping()
 
 
-def test_no_daemon_is_said_at_the_door(home: Path) -> None:
+def test_a_missing_daemon_is_an_error_on_entry(home: Path) -> None:
     with pytest.raises(DaemonNotRunningError), connect_sync(home=home):
         pass
 
 
 @pytest.mark.req("client.sync")
-def test_the_facade_has_every_public_method_of_the_client_with_its_arguments() -> None:
+def test_it_has_every_public_method_of_the_client_with_its_arguments() -> None:
     public = {
         name: method
         for name, method in inspect.getmembers(Client, inspect.isfunction)

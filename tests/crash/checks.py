@@ -1,6 +1,7 @@
-"""What must hold after a crash, read from the files, from the wire, and from what the model saw.
+"""Checks after a crash, made from the files, the wire and the model's requests.
 
-Nothing here uses the code that wrote them: the log is plain JSON, the history is put together anew.
+They do not use the code under test: the log is parsed as plain JSON, and the history is built
+independently.
 """
 
 import json
@@ -15,14 +16,14 @@ from crabtalk.client.events import Event
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair, make_log_name
 
-# Whatever is said begins with a line of its own, so that it can be found again: `#sender/7` is the
-# seventh turn, `#sender/7+1` what was said into it.
+# Each message begins with a token on its own line: `#sender/7` is the seventh turn, `#sender/7+1`
+# its first steering message.
 TOKEN = re.compile(r"#([\w-]+/\d+(?:\+\d+)?)(?=\n|\Z)")
 INTERRUPTED = "interrupted"
 
 
 class SeenMessage(NamedTuple):
-    """A message, as far as all who know it agree on it."""
+    """A message, reduced to the fields that log, wire and model requests have in common."""
 
     role: str
     text: str
@@ -32,12 +33,12 @@ class SeenMessage(NamedTuple):
 
     @property
     def token(self) -> str:
-        found = TOKEN.match(self.text) if self.role == "user" else None
-        return found[1] if found else ""
+        match = TOKEN.match(self.text) if self.role == "user" else None
+        return match[1] if match else ""
 
 
 def normalize_result(role: str, text: str) -> str:
-    """How a call is said to be interrupted matters to nobody."""
+    """Ignores the exact wording of an interrupted call's result."""
     return INTERRUPTED if role == "tool" and text.startswith(INTERRUPTED) else text
 
 
@@ -46,39 +47,38 @@ def normalize_result(role: str, text: str) -> str:
 
 @dataclass
 class ClientTurn:
-    """A turn from the outside: what was asked for, and what came of it until the connection was
-    gone."""
+    """A turn as its client sees it: the content, and the events until the connection was lost."""
 
-    said: str
+    content: str
     guest: str = ""
-    step: int = 0  # in the order of asking; the same for those asked for at once
+    step: int = 0  # order of sending; the same for turns sent at once
     events: list[Event] = field(default_factory=list)
-    steers: list[str] = field(default_factory=list)  # acknowledged
-    steer_attempts: int = 0  # how often it was tried
-    answer: str | None = None  # of one that was sent rather than streamed
+    steers: list[str] = field(default_factory=list)  # acknowledged ones
+    steer_attempts: int = 0
+    answer: str | None = None  # of a turn that used `send`
     is_over: bool = False
-    is_taken_back: bool = False  # its client left, or the daemon was asked to stop
+    is_withdrawn: bool = False  # its client left, or the daemon was asked to stop
     error: str = ""
 
     @property
     def token(self) -> str:
-        return self.said.partition("\n")[0][1:]
+        return self.content.partition("\n")[0][1:]
 
 
 def collect_seen_messages(turn: ClientTurn) -> tuple[list[SeenMessage], int, str]:
-    """Messages that were streamed whole, how many of them must be kept, and the words of the next.
+    """The complete messages of a stream, how many of them must be stored, and the text of the next.
 
-    All of a step is kept before anything of the next is streamed.
+    All messages of a step are stored before anything of the next step is streamed.
     """
-    messages = [SeenMessage("user", turn.said)]
-    kept = 0
+    messages = [SeenMessage("user", turn.content)]
+    stored = 0
     text = ""
     calls: Iterable[wire.ToolCallInfo] = ()
     results: dict[str, str] = {}
     for event in turn.events:
         match event:
             case wire.StreamStart():
-                pass  # what was said is kept
+                pass  # the user's message is stored
             case wire.StreamChunk():
                 text += event.content
             case wire.ToolStartEvent() if not event.early:
@@ -90,7 +90,7 @@ def collect_seen_messages(turn: ClientTurn) -> tuple[list[SeenMessage], int, str
             case wire.ToolResultEvent():
                 results[event.call_id] = event.output
             case wire.ToolsCompleteEvent():
-                kept = len(messages)
+                stored = len(messages)
                 messages += [SeenMessage("tool", results[c.id], call_id=c.id) for c in calls]
                 continue
             case wire.UserSteeredEvent():
@@ -101,31 +101,31 @@ def collect_seen_messages(turn: ClientTurn) -> tuple[list[SeenMessage], int, str
             case wire.StreamEnd() if text and event.stop_reason == wire.STOP_REASON_COMPLETED:
                 messages.append(SeenMessage("assistant", text, agent=turn.guest))
                 text = ""
-        kept = len(messages)
-    return messages, kept, text
+        stored = len(messages)
+    return messages, stored, text
 
 
-def check_turn(turn: ClientTurn, kept: Sequence[SeenMessage]) -> None:
-    """`kept` is what the log has of it, from what the user said on."""
-    whole, least, begun = collect_seen_messages(turn)
+def check_turn(turn: ClientTurn, stored: Sequence[SeenMessage]) -> None:
+    """`stored` are the turn's messages in the log, from the user's message on."""
+    seen, least, partial = collect_seen_messages(turn)
     if turn.answer is not None:
-        assert kept[0].text == turn.said
-        assert (kept[-1].role, kept[-1].text, kept[-1].agent) == (
+        assert stored[0].text == turn.content
+        assert (stored[-1].role, stored[-1].text, stored[-1].agent) == (
             "assistant",
             turn.answer,
             turn.guest,
         )
     elif turn.is_over:
-        assert list(kept) == whole
-    elif kept or not turn.is_taken_back:
-        # Steers that were not read when it was cut off stand behind what was kept by then.
-        kept = [said for said in kept if "+" not in said.token or said in whole]
-        assert len(kept) >= least, f"{least} messages were seen, and {len(kept)} are kept"
-        assert list(kept[: len(whole)]) == whole[: len(kept)]
-        if begun and len(kept) > len(whole):
-            following = kept[len(whole)]
+        assert list(stored) == seen
+    elif stored or not turn.is_withdrawn:
+        # Steers that the agent had not read at the kill come after the other messages.
+        stored = [m for m in stored if "+" not in m.token or m in seen]
+        assert len(stored) >= least, f"{least} messages were seen, and {len(stored)} are stored"
+        assert list(stored[: len(seen)]) == seen[: len(stored)]
+        if partial and len(stored) > len(seen):
+            following = stored[len(seen)]
             assert following.role == "assistant"
-            assert following.text.startswith(begun)
+            assert following.text.startswith(partial)
 
 
 # ── What the log has ───────────────────────────────────────────────────────────────────────────
@@ -141,27 +141,27 @@ class SeenMarker(NamedTuple):
 class ParsedLog:
     messages: list[SeenMessage] = field(default_factory=list)
     markers: list[SeenMarker] = field(default_factory=list)
-    interrupted: list[str] = field(default_factory=list)  # runs that were closed as such
-    data: bytes = b""  # of whole lines
-    torn: bytes = b""  # what follows them
+    interrupted: list[str] = field(default_factory=list)  # runs closed as interrupted
+    data: bytes = b""  # the complete lines
+    torn: bytes = b""  # an incomplete line after them
 
     def split_turns(self) -> list[list[SeenMessage]]:
-        """The messages, cut where a turn begins."""
-        found: list[list[SeenMessage]] = []
+        """The messages, grouped by turn."""
+        turns: list[list[SeenMessage]] = []
         for message in self.messages:
             if message.token and "+" not in message.token:
-                found.append([])
-            found[-1].append(message)
-        return found
+                turns.append([])
+            turns[-1].append(message)
+        return turns
 
     @property
     def ends_in_calls(self) -> bool:
-        """Whether they are the last thing in it, without a result."""
+        """Whether the log ends in calls without results."""
         last = complete_history(self.messages)[-1:]
         return bool(last) and last[0].text == INTERRUPTED
 
     def history(self, end: int) -> list[SeenMessage]:
-        """What the model is shown when `end` messages are kept."""
+        """The history that the model gets when `end` messages are stored."""
         markers = [marker for marker in self.markers if marker.end_id < end]
         start = markers[-1].end_id if markers else 0
         summary = [SeenMessage("user", markers[-1].summary)] if markers else []
@@ -173,32 +173,32 @@ def log_path(home: Path, pair: Pair) -> Path:
 
 
 def read_log(path: Path, pair: Pair) -> ParsedLog:
-    """Each line is read by itself; ids must count up from 0, and markers stand where they say."""
+    """Parses each line; ids must count up from 0, and markers must be at their `end_id`."""
     data = path.read_bytes() if path.exists() else b""
     end = data.rfind(b"\n") + 1
-    found = ParsedLog(data=data[:end], torn=data[end:])
-    for number, line in enumerate(found.data.split(b"\n")[:-1]):
+    log = ParsedLog(data=data[:end], torn=data[end:])
+    for number, line in enumerate(log.data.split(b"\n")[:-1]):
         record = json.loads(line)
         if number == 0:
             assert record["kind"] == "meta"
             assert (record["agent"], record["created_by"]) == pair
         match record["kind"]:
             case "message":
-                assert record["id"] == len(found.messages)
-                found.messages.append(from_log(record["message"]))
+                assert record["id"] == len(log.messages)
+                log.messages.append(from_log(record["message"]))
             case "compact":
-                assert record["end_id"] == len(found.messages)
-                found.markers.append(
+                assert record["end_id"] == len(log.messages)
+                log.markers.append(
                     SeenMarker(record["archive_name"], record["summary"], record["end_id"])
                 )
             case "event":
                 if record["data"].get("stop_reason") == "interrupted":
-                    found.interrupted.append(record["run"])
+                    log.interrupted.append(record["run"])
             case kind:
                 assert kind == "meta"
-    assert len(set(found.interrupted)) == len(found.interrupted)  # each once
+    assert len(set(log.interrupted)) == len(log.interrupted)  # each once
     assert not path.with_suffix(".damaged").exists()
-    return found
+    return log
 
 
 def from_log(message: dict[str, Any]) -> SeenMessage:
@@ -213,28 +213,28 @@ def from_log(message: dict[str, Any]) -> SeenMessage:
 
 
 def complete_history(messages: Iterable[SeenMessage]) -> list[SeenMessage]:
-    """As a strict vendor wants it: each call has a result, and guests' words are in a tag."""
-    whole: list[SeenMessage] = []
+    """As a strict vendor requires: each call has a result; guests' messages are in a tag."""
+    complete: list[SeenMessage] = []
     waiting: list[str] = []
     for message in messages:
         if message.role == "tool":
             waiting.remove(message.call_id)
         else:
-            whole += [SeenMessage("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
+            complete += [SeenMessage("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
             waiting = [call_id for call_id, _, _ in message.calls]
         if message.agent:
             text = f'<from agent="{message.agent}">\n{message.text}\n</from>'
             message = SeenMessage("assistant", text)
-        whole.append(message)
-    return whole + [SeenMessage("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
+        complete.append(message)
+    return complete + [SeenMessage("tool", INTERRUPTED, call_id=call_id) for call_id in waiting]
 
 
 # ── What the model saw ─────────────────────────────────────────────────────────────────────────
 
 
 def read_request_messages(request: dict[str, Any]) -> list[SeenMessage]:
-    """The messages of a request, but for the system's."""
-    found: list[SeenMessage] = []
+    """The messages of a request, without the system prompt."""
+    messages: list[SeenMessage] = []
     for message in request["messages"]:
         if message["role"] == "system":
             continue
@@ -243,20 +243,20 @@ def read_request_messages(request: dict[str, Any]) -> list[SeenMessage]:
             for call in message.get("tool_calls", ())
         ]
         text = normalize_result(message["role"], message.get("content") or "")
-        found.append(
+        messages.append(
             SeenMessage(
                 message["role"], text, tuple(calls), call_id=message.get("tool_call_id", "")
             )
         )
-    return found
+    return messages
 
 
 def check_strict(messages: Iterable[SeenMessage]) -> None:
-    """Each call is answered once, before anybody else speaks; nothing else is answered."""
+    """Each call has one result, right after its message; there are no other results."""
     waiting: list[str] = []
     for message in messages:
         if message.role == "tool":
-            assert message.call_id in waiting, f"nobody asked for {message}"
+            assert message.call_id in waiting, f"no call for {message}"
             waiting.remove(message.call_id)
         else:
             assert not waiting, f"{waiting} have no result"
@@ -269,24 +269,24 @@ def is_summary(request: dict[str, Any]) -> bool:
 
 
 def check_request(request: dict[str, Any], log: ParsedLog) -> None:
-    """All it was shown was kept by then, in that order and nothing left out."""
+    """A request has exactly the stored messages up to that point, in order."""
     if is_summary(request):
-        told = set(TOKEN.findall(request["messages"][-1]["content"]))
-        assert told <= {message.token for message in log.messages}
+        tokens = set(TOKEN.findall(request["messages"][-1]["content"]))
+        assert tokens <= {message.token for message in log.messages}
         return
     messages = read_request_messages(request)
     check_strict(messages)
     summaries = {marker.summary for marker in log.markers}
-    told_of = [m for m in messages if m.role != "user" or m.token or m.text in summaries]
+    history = [m for m in messages if m.role != "user" or m.token or m.text in summaries]
     end = len(log.messages)
-    while end and not is_same_message(log.messages[end - 1], told_of[-1]):
+    while end and not is_same_message(log.messages[end - 1], history[-1]):
         end -= 1
-    assert end, f"{told_of[-1]} was not kept before the model was asked"
-    assert told_of == log.history(end)
+    assert end, f"{history[-1]} was not stored before the model was asked"
+    assert history == log.history(end)
 
 
-def is_same_message(kept: SeenMessage, told: SeenMessage) -> bool:
-    return (kept.role, kept.text, kept.call_id) == (told.role, told.text, told.call_id)
+def is_same_message(stored: SeenMessage, sent: SeenMessage) -> bool:
+    return (stored.role, stored.text, stored.call_id) == (sent.role, sent.text, sent.call_id)
 
 
 # ── What the wire says ─────────────────────────────────────────────────────────────────────────
@@ -316,7 +316,7 @@ async def check_wire(client: Client, pair: Pair, log: ParsedLog) -> None:
 
 
 async def is_empty_conversation(client: Client, pair: Pair) -> bool:
-    """Whether nothing was said: there is no such conversation, or nothing in it."""
+    """Whether there is no such conversation, or no message in it."""
     try:
         page = await client.list_messages(pair.agent, sender=pair.sender)
     except ServerError as error:
@@ -325,18 +325,18 @@ async def is_empty_conversation(client: Client, pair: Pair) -> bool:
 
 
 async def list_wire_messages(client: Client, pair: Pair) -> list[SeenMessage]:
-    """All messages the wire has of a conversation."""
-    found: list[SeenMessage] = []
+    """All messages of a conversation, read page by page from the daemon."""
+    messages: list[SeenMessage] = []
     offset: int | None = 0
     while offset is not None:
         page = await client.list_messages(pair.agent, sender=pair.sender, offset=offset, limit=100)
         assert [message.id for message in page.messages] == list(
-            range(len(found), len(found) + len(page.messages))
+            range(len(messages), len(messages) + len(page.messages))
         )
-        found += [from_wire(message) for message in page.messages]
+        messages += [from_wire(message) for message in page.messages]
         offset = page.next_offset if page.HasField("next_offset") else None
-    assert page.total == len(found)
-    return found
+    assert page.total == len(messages)
+    return messages
 
 
 def from_wire(message: wire.ConversationMessage) -> SeenMessage:

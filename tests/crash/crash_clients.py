@@ -1,7 +1,7 @@
-"""What clients do to a daemon until it is killed, what they remember of it, and what kills it.
+"""Clients that use a daemon until it is killed, their records of it, and the trigger that kills it.
 
-Each has a random source of its own: a seed decides what everybody does, and only how it falls in
-time is new.
+Each has its own random source: the seed decides what each client does, and only the timing differs
+between runs.
 """
 
 import asyncio
@@ -21,23 +21,24 @@ from crabtalk.storage import Pair
 from tests.crash.checks import ClientTurn
 from tests.crash.launched_daemon import LaunchedDaemon, record_event
 
-# For each kind of moment, how many of them may pass before, and how long after, in microseconds.
+# For each kind of event: the most events before the kill, and the longest delay after the last of
+# them, in microseconds.
 KILL_POINTS = {
     "sent": (6, 3_000),  # a request of any kind
     "accepted": (8, 2_000),  # a turn or a steer was acknowledged
-    "asked": (10, 2_000),  # the model, by the daemon
-    "event": (120, 300),  # of a stream, as the client sees it
-    "tool": (4, 30_000),  # calls, while tools run
-    "result": (5, 2_000),  # of a tool
+    "asked": (10, 2_000),  # the daemon sent a request to the model
+    "event": (120, 300),  # the client got an event of a stream
+    "tool": (4, 30_000),  # tool calls began
+    "result": (5, 2_000),  # a tool finished
     "compacting": (2, 3_000),  # the model was asked for a summary
-    "update": (3, 5_000),  # of an agent, or of the configuration
-    "over": (5, 1_000),  # a turn
+    "update": (3, 5_000),  # an agent or the configuration was changed
+    "over": (5, 1_000),  # a turn ended
 }
 
 
 class KillTrigger:
-    """Kills the daemon a little after the n-th moment of a kind, or now and then asks it to stop.
-    A thread does, because an event loop cannot wait for so short a time."""
+    """Kills the daemon shortly after the n-th event of a kind; sometimes sends SIGTERM instead. A
+    thread does so, because an event loop cannot wait for so short a time."""
 
     def __init__(self, process: LaunchedDaemon, choose: random.Random) -> None:
         self.kind = choose.choice(list(KILL_POINTS))
@@ -68,35 +69,35 @@ class KillTrigger:
         self._process.send_signal(self.signal)
 
     async def wait_until_fired(self) -> None:
-        """At the latest now, though nothing happens any more."""
+        """Fires now if the event did not happen, and waits for the signal to be sent."""
         self.fire()
         await asyncio.to_thread(self._thread.join)
 
 
 @dataclass
 class ClientConversation:
-    """A conversation, as its client remembers it."""
+    """A conversation, as its client knows it."""
 
     pair: Pair
     turns: list[ClientTurn] = field(default_factory=list)
     compacted: int = 0  # compactions that were acknowledged
-    maybe_compacted: int = 0  # and those that may have happened
-    log_data: bytes = b""  # of the log, when it was last looked at
-    step: int = 0  # of turns asked for now
-    closed: int = 0  # runs that starts have closed as interrupted
+    maybe_compacted: int = 0  # the same with those that may have happened
+    log_data: bytes = b""  # the log when it was last read
+    step: int = 0  # the current step
+    closed: int = 0  # runs that were closed as interrupted
 
     def begin_turn(self, script: str, guest: str = "") -> ClientTurn:
-        """A turn of its own name, not asked for yet."""
-        said = f"#{self.pair.sender}/{len(self.turns) + 1}\n{script}"
-        self.turns.append(ClientTurn(said, guest, self.step))
+        """Adds a turn with a new token; it is not sent yet."""
+        content = f"#{self.pair.sender}/{len(self.turns) + 1}\n{script}"
+        self.turns.append(ClientTurn(content, guest, self.step))
         return self.turns[-1]
 
 
 @dataclass
 class AcknowledgedSetting:
-    """What a file may say: the last that was acknowledged, and what was sent after it."""
+    """The possible values of a setting: the last acknowledged one, and those sent after it."""
 
-    values: list[str] = field(default_factory=lambda: [""])  # empty: nothing yet
+    values: list[str] = field(default_factory=lambda: [""])  # empty: not set yet
 
     def check_value(self, value: str) -> None:
         assert value in self.values
@@ -107,22 +108,27 @@ class CrashClient:
     """A client in one conversation, for a round."""
 
     def __init__(
-        self, client: Client, book: ClientConversation, trigger: KillTrigger, choose: random.Random
+        self,
+        client: Client,
+        conversation: ClientConversation,
+        trigger: KillTrigger,
+        rng: random.Random,
     ) -> None:
         self._client = client
-        self._conversation = book
+        self._conversation = conversation
         self._trigger = trigger
-        self._random = choose
+        self._random = rng
 
     async def run_crowded(self) -> None:
-        """Nothing but turns that wait in line, and steers."""
+        """Sends only turns that wait in the queue, and steers."""
         for _ in range(self._random.randint(1, 4)):
             self._conversation.step += 1
             await self._random.choice([self._queue_turns, self._queue_turns, self._steer_turn])()
 
     async def run_mixed(self) -> None:
-        alone = [self._steer_turn, self._kill_turn, self._queue_turns]  # they might hit others
-        acts = [
+        # These might affect concurrent turns, so each runs alone.
+        alone = [self._steer_turn, self._kill_turn, self._queue_turns]
+        actions = [
             self._stream_turn,
             self._stream_turn,
             self._send_turn,
@@ -131,10 +137,10 @@ class CrashClient:
         ]
         for _ in range(self._random.randint(2, 5)):
             self._conversation.step += 1
-            chosen = self._random.choices(acts, k=self._random.choice([1, 1, 2]))
+            chosen = self._random.choices(actions, k=self._random.choice([1, 1, 2]))
             if self._random.random() < 0.3:
                 chosen = [self._random.choice(alone)]
-            work = [act() for act in chosen]
+            work = [action() for action in chosen]
             for outcome in await asyncio.gather(*work, return_exceptions=True):
                 if isinstance(outcome, BaseException):
                     raise outcome
@@ -143,21 +149,21 @@ class CrashClient:
         turn = self._begin_turn()
         async for _ in self._read_events(turn):
             pass
-        assert bool(turn.error) == ("!status" in turn.said), turn.error
+        assert bool(turn.error) == ("!status" in turn.content), turn.error
 
     async def _leave_turn(self) -> None:
-        """Goes away in the middle, and takes the run along."""
+        """Leaves in the middle of a turn, which ends the run."""
         left = self._random.randint(1, 12)
         turn = self._begin_turn()
         async with aclosing(self._read_events(turn)) as events:
             async for _ in events:
                 left -= 1
                 if left == 0:
-                    turn.is_taken_back = True
+                    turn.is_withdrawn = True
                     break
 
     async def _kill_turn(self) -> None:
-        """Has the run killed."""
+        """Kills the run in the middle of a turn."""
         left = self._random.randint(1, 12)
         async for _ in self._read_events(self._begin_turn()):
             left -= 1
@@ -167,25 +173,25 @@ class CrashClient:
                 )
 
     async def _steer_turn(self) -> None:
-        """Says something into a turn while its tools run."""
+        """Sends a steering message while the turn's tools run."""
         turn = self._conversation.begin_turn(f"{self._make_calls()}\n!then\n!say not said any more")
         async for event in self._read_events(turn):
             if isinstance(event, wire.ToolResultEvent) and not turn.steers:
                 await self._send_steer(turn)
 
     async def _send_steer(self, turn: ClientTurn) -> None:
-        """Steers it, and remembers that it was acknowledged."""
+        """Sends a steering message, and records it once it is acknowledged."""
         agent, sender = self._conversation.pair
         turn.steer_attempts += 1
-        said = f"#{turn.token}+{turn.steer_attempts}\n!say steered, schön"
-        with suppress(ServerError):  # too late to be heard
-            await self._client.steer_session(agent, said, sender=sender)
-            turn.steers.append(said)
+        text = f"#{turn.token}+{turn.steer_attempts}\n!say steered, schön"
+        with suppress(ServerError):  # the run was over already
+            await self._client.steer_session(agent, text, sender=sender)
+            turn.steers.append(text)
             self._trigger.count_event("accepted")
 
     async def _queue_turns(self) -> None:
-        """Has turns wait behind one that takes its time, each asked for when the one before it was
-        accepted, and steers the one that runs."""
+        """Queues turns behind a slow one, each sent when the one before it was accepted, and
+        steers the running one."""
         last = self._conversation.begin_turn(f"{self._make_calls(80)}\n!then\n!say that was slow")
         work = [asyncio.ensure_future(self._steer_often(last))]
         try:
@@ -221,7 +227,9 @@ class CrashClient:
         turn = self._begin_turn(fails=False)
         self._trigger.count_event("sent")
         agent, sender = self._conversation.pair
-        reply = await self._client.send(agent, turn.said, sender=sender, guest=turn.guest or None)
+        reply = await self._client.send(
+            agent, turn.content, sender=sender, guest=turn.guest or None
+        )
         turn.answer = reply.content
         turn.is_over = True
         self._trigger.count_event("over")
@@ -242,10 +250,10 @@ class CrashClient:
             self._conversation.maybe_compacted -= 1
 
     async def _read_events(self, turn: ClientTurn) -> AsyncGenerator[Event, None]:
-        """A turn's events, each of them noted."""
+        """Sends a turn and records each of its events."""
         self._trigger.count_event("sent")
         agent, sender = self._conversation.pair
-        stream = self._client.stream(agent, turn.said, sender=sender, guest=turn.guest or None)
+        stream = self._client.stream(agent, turn.content, sender=sender, guest=turn.guest or None)
         async with aclosing(stream) as events:
             async for event in events:
                 record_event(turn, event)
@@ -291,7 +299,7 @@ class CrashClient:
 
 
 class SettingsClient:
-    """A client who has files replaced: those of agents, and the configuration."""
+    """A client that changes agents and the configuration, whose files the daemon replaces."""
 
     def __init__(
         self,
@@ -299,13 +307,13 @@ class SettingsClient:
         prompts: dict[str, AcknowledgedSetting],
         active: AcknowledgedSetting,
         trigger: KillTrigger,
-        choose: random.Random,
+        rng: random.Random,
     ) -> None:
         self._client = client
         self._prompts = prompts
         self._active = active
         self._trigger = trigger
-        self._random = choose
+        self._random = rng
 
     async def change_settings(self) -> None:
         for _ in range(self._random.randint(1, 4)):
@@ -331,5 +339,5 @@ class SettingsClient:
         setting.check_value(prompt)
 
 
-def make_padding(choose: random.Random, most: int) -> str:
-    return "ö word " * (choose.randint(0, most) // 8)
+def make_padding(rng: random.Random, most: int) -> str:
+    return "ö word " * (rng.randint(0, most) // 8)

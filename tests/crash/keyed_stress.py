@@ -1,6 +1,5 @@
-"""Clients that repeat what they say, with its key, until they have an outcome, while the daemon is
-killed again and again under them. What they were told is compared with the log and with what the
-model was asked."""
+"""Clients repeat each message, with its key, until they have an outcome, while the daemon is killed
+again and again. Their outcomes are compared with the log and with the requests to the model."""
 
 import asyncio
 import json
@@ -20,9 +19,9 @@ from tests.plain_requests import plain_send, plain_steer, plain_stream
 
 SENDERS = ("a", "b", "c")
 CLIENTS = 2  # in each conversation
-# What a retry waits for a daemon that is being started.
+# Seconds between retries while the daemon starts.
 PAUSE = 0.01
-# Without an outcome for so long, something hangs.
+# A message without an outcome after so many seconds means that something hangs.
 OUTCOME_TIMEOUT = 120.0
 INTERRUPTED = "the daemon ended"
 CONNECTION_ERRORS = (ConnectionClosedError, CannotConnectError, ConnectionError)
@@ -30,7 +29,7 @@ CONNECTION_ERRORS = (ConnectionClosedError, CannotConnectError, ConnectionError)
 
 @dataclass
 class KeyedMessage:
-    """A message with a key, and what its client knows of it."""
+    """A message with a key, and what its client knows about it."""
 
     key: str
     sender: str
@@ -39,8 +38,8 @@ class KeyedMessage:
     tries: int = 0
     is_acknowledged: bool = False
     outcome: str = ""  # completed, interrupted, cancelled
-    text: str = ""  # all the agent said, of a stream that was completed
-    answer: str | None = None  # what a `send` returned
+    text: str = ""  # the agent's whole text, from a completed stream
+    answer: str | None = None  # the reply to a `send`
     steers: list[tuple[str, str]] = field(default_factory=list)  # key and text, acknowledged
 
 
@@ -51,9 +50,9 @@ class KeyedReport:
     repetitions: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     steers: int = 0
-    attached: int = 0  # streams that were followed to their end, and agreed with the log
+    attached: int = 0  # streams that were followed to their end, and match the log
     compactions: int = 0
-    asked: int = 0  # requests that began a run
+    asked: int = 0  # requests to the model that began a run
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -81,12 +80,12 @@ class KeyedStress:
         self._messages: list[KeyedMessage] = []
         self._mirrors = {sender: LogMirror(sender) for sender in SENDERS}
         self._is_over = False
-        self._seen_events = 0  # events
+        self._seen_events = 0
         self._report = KeyedReport()
         self._followed: list[tuple[KeyedMessage, str]] = []
 
     async def run(self, kills: int) -> KeyedReport:
-        begun = time.monotonic()
+        started = time.monotonic()
         await self._process.start()
         try:
             async with (
@@ -108,30 +107,30 @@ class KeyedStress:
             raise
         finally:
             await self._process.kill()
-        self._report.seconds = time.monotonic() - begun
+        self._report.seconds = time.monotonic() - started
         self._report.messages = len(self._messages)
-        self._report.repetitions = sum(said.tries - 1 for said in self._messages)
-        self._report.outcomes = Counter(said.outcome for said in self._messages)
-        self._report.steers = sum(len(said.steers) for said in self._messages)
+        self._report.repetitions = sum(message.tries - 1 for message in self._messages)
+        self._report.outcomes = Counter(message.outcome for message in self._messages)
+        self._report.steers = sum(len(message.steers) for message in self._messages)
         return self._report
 
     async def _kill_often(self, kills: int) -> None:
-        choose = random.Random(f"{self._seed} kills")
+        rng = random.Random(f"{self._seed} kills")
         for _ in range(kills):
-            # Counted in what clients see, so that a slow machine gets as far between two kills.
-            await self._wait_for_events(choose.choice([1, 30, 300]) * choose.random())
-            await asyncio.sleep(choose.uniform(0, 0.005))
+            # Counted in events, so that a slow machine gets equally far between two kills.
+            await self._wait_for_events(rng.choice([1, 30, 300]) * rng.random())
+            await asyncio.sleep(rng.uniform(0, 0.005))
             await self._process.kill()
             self._report.kills += 1
-            if choose.random() < 0.1:  # killed before it is up, too
+            if rng.random() < 0.1:  # sometimes kill it during the start, too
                 self._process.spawn()
-                await asyncio.sleep(choose.uniform(0, 0.1))
+                await asyncio.sleep(rng.uniform(0, 0.1))
                 await self._process.kill()
                 self._report.kills += 1
             await self._process.start()
 
     async def _wait_for_events(self, count: float) -> None:
-        """Until clients have seen so many more events, or nothing happens for long."""
+        """Waits until clients have seen so many more events, or nothing happens for long."""
         wanted = self._seen_events + count
         for _ in range(4000):
             if self._seen_events >= wanted:
@@ -141,100 +140,108 @@ class KeyedStress:
     # ── Clients ─────────────────────────────────────────────────────────────────────────────
 
     async def _run_client(self, client: Client, sender: str, number: int) -> None:
-        choose = random.Random(f"{self._seed} {sender} {number}")
+        rng = random.Random(f"{self._seed} {sender} {number}")
         count = 0
         while not self._is_over:
             count += 1
-            if choose.random() < 0.05:
-                await self._compact(client, sender, choose)
-            said = self._make_message(f"{sender}{number}-{count}", sender, choose)
-            self._messages.append(said)
+            if rng.random() < 0.05:
+                await self._compact(client, sender, rng)
+            message = self._make_message(f"{sender}{number}-{count}", sender, rng)
+            self._messages.append(message)
             async with asyncio.timeout(OUTCOME_TIMEOUT):
-                while not said.outcome:
-                    said.tries += 1
-                    await self._try_message(client, said, choose)
+                while not message.outcome:
+                    message.tries += 1
+                    await self._try_message(client, message, rng)
 
-    def _make_message(self, key: str, sender: str, choose: random.Random) -> KeyedMessage:
-        slow = f"!tool slow {json.dumps({'ms': choose.randint(0, 40), 'say': key})}"
-        script = choose.choice(
+    def _make_message(self, key: str, sender: str, rng: random.Random) -> KeyedMessage:
+        slow = f"!tool slow {json.dumps({'ms': rng.randint(0, 40), 'say': key})}"
+        script = rng.choice(
             [
                 f"!say well {key}",
-                f"!chunks {choose.randint(1, 40)} {choose.choice([0, 400])}",
+                f"!chunks {rng.randint(1, 40)} {rng.choice([0, 400])}",
                 f"!say one moment \n{slow}\n!then\n!say done {key}",
                 f"{slow}\n{slow}\n!then\n{slow}\n!then\n!chunks 5 0",
                 "!tool fly {}\n!then\n!say that failed",
             ]
         )
-        guest = "owl" if choose.random() < 0.1 and "!tool" not in script else ""
+        guest = "owl" if rng.random() < 0.1 and "!tool" not in script else ""
         return KeyedMessage(key, sender, f"#{key}\n{script}", guest)
 
-    async def _try_message(self, client: Client, said: KeyedMessage, choose: random.Random) -> None:
-        """One try. Without an outcome it is repeated, with the same key."""
+    async def _try_message(self, client: Client, message: KeyedMessage, rng: random.Random) -> None:
+        """Sends the message once. Without an outcome, the caller repeats it with the same key."""
         try:
-            if choose.random() < 0.3:
-                await self._send(client, said)
+            if rng.random() < 0.3:
+                await self._send(client, message)
             else:
-                await self._stream(client, said, choose)
+                await self._stream(client, message, rng)
         except CONNECTION_ERRORS:
             await asyncio.sleep(PAUSE)
         except ServerError as error:
             if error.code == 503:
                 await asyncio.sleep(PAUSE)
             elif error.code == 500 and INTERRUPTED in error.message:
-                said.outcome = "interrupted"
+                message.outcome = "interrupted"
             elif error.code == 500 and "killed" in error.message:
-                said.outcome = "cancelled"
+                message.outcome = "cancelled"
             else:
                 raise
 
-    async def _send(self, client: Client, said: KeyedMessage) -> None:
+    async def _send(self, client: Client, message: KeyedMessage) -> None:
         reply = await plain_send(
-            client, said.content, sender=said.sender, guest=said.guest or None, key=said.key
+            client,
+            message.content,
+            sender=message.sender,
+            guest=message.guest or None,
+            key=message.key,
         )
         self._seen_events += 10
-        said.outcome = "completed"
-        said.answer = reply.content
+        message.outcome = "completed"
+        message.answer = reply.content
 
-    async def _stream(self, client: Client, said: KeyedMessage, choose: random.Random) -> None:
-        leaves = choose.randint(1, 10) if choose.random() < 0.2 else 0
+    async def _stream(self, client: Client, message: KeyedMessage, rng: random.Random) -> None:
+        leaves = rng.randint(1, 10) if rng.random() < 0.2 else 0
         text = ""
         stream = plain_stream(
-            client, said.content, sender=said.sender, guest=said.guest or None, key=said.key
+            client,
+            message.content,
+            sender=message.sender,
+            guest=message.guest or None,
+            key=message.key,
         )
         async with aclosing(stream) as events:
             async for event in events:
                 self._seen_events += 1
                 match event:
                     case wire.StreamStart():
-                        said.is_acknowledged = True
+                        message.is_acknowledged = True
                         text = ""
                     case wire.StreamChunk():
                         text += event.content
-                    case wire.ToolStartEvent() if not event.early and choose.random() < 0.3:
-                        await self._steer(client, said)
+                    case wire.ToolStartEvent() if not event.early and rng.random() < 0.3:
+                        await self._steer(client, message)
                     case wire.StreamEnd():
-                        self._note_end(said, event, text)
+                        self._note_end(message, event, text)
                 leaves -= 1
                 if leaves == 0:
-                    return  # away, and back with the same key
+                    return  # leave, and come back with the same key
 
-    def _note_end(self, said: KeyedMessage, end: wire.StreamEnd, text: str) -> None:
+    def _note_end(self, message: KeyedMessage, end: wire.StreamEnd, text: str) -> None:
         if end.stop_reason == wire.STOP_REASON_COMPLETED:
-            said.outcome, said.text = "completed", text
+            message.outcome, message.text = "completed", text
         elif end.stop_reason == wire.STOP_REASON_CANCELLED:
-            said.outcome = "cancelled"
+            message.outcome = "cancelled"
         else:
             assert INTERRUPTED in end.error, end
-            said.outcome = "interrupted"
+            message.outcome = "interrupted"
 
-    async def _steer(self, client: Client, said: KeyedMessage) -> None:
-        """Until it is acknowledged, or there is nothing to steer."""
-        key = f"{said.key}+{len(said.steers)}"
+    async def _steer(self, client: Client, message: KeyedMessage) -> None:
+        """Repeats a steer until it is acknowledged, or there is nothing to steer."""
+        key = f"{message.key}+{len(message.steers)}"
         text = f"#{key}\n!say steered"
         while True:
             try:
-                await plain_steer(client, text, sender=said.sender, key=key)
-                said.steers.append((key, text))
+                await plain_steer(client, text, sender=message.sender, key=key)
+                message.steers.append((key, text))
                 return
             except CONNECTION_ERRORS:
                 await asyncio.sleep(PAUSE)
@@ -245,9 +252,9 @@ class KeyedStress:
                     raise
                 await asyncio.sleep(PAUSE)
 
-    async def _compact(self, client: Client, sender: str, choose: random.Random) -> None:
+    async def _compact(self, client: Client, sender: str, rng: random.Random) -> None:
         try:
-            await client.compact("crab", sender=sender, fresh=choose.random() < 0.5)
+            await client.compact("crab", sender=sender, fresh=rng.random() < 0.5)
         except CONNECTION_ERRORS:
             await asyncio.sleep(PAUSE)
         except ServerError as error:
@@ -255,16 +262,16 @@ class KeyedStress:
                 raise
 
     async def _follow_along(self, client: Client, sender: str) -> None:
-        """Attaches to what is being said, from where it was when the connection was lost."""
-        choose = random.Random(f"{self._seed} {sender} follower")
+        """Follows random runs of a sender until the test is over."""
+        rng = random.Random(f"{self._seed} {sender} follower")
         while not self._is_over:
-            mine = [said for said in self._messages[-12:] if said.sender == sender]
-            if not mine:
+            recent = [message for message in self._messages[-12:] if message.sender == sender]
+            if not recent:
                 await asyncio.sleep(PAUSE)
                 continue
-            said = choose.choice(mine)
+            message = rng.choice(recent)
             try:
-                text = await self._follow(client, said)
+                text = await self._follow(client, message)
             except CONNECTION_ERRORS:
                 await asyncio.sleep(PAUSE)
                 continue
@@ -274,14 +281,14 @@ class KeyedStress:
                 await asyncio.sleep(PAUSE)
                 continue
             if text is not None:
-                self._followed.append((said, text))
+                self._followed.append((message, text))
 
-    async def _follow(self, client: Client, said: KeyedMessage) -> str | None:
-        """All of a run's words, read in parts; None unless it was completed."""
+    async def _follow(self, client: Client, message: KeyedMessage) -> str | None:
+        """The whole text of a run, read in parts; None unless the run was completed."""
         text, after = "", 0
         while True:
             left = 5  # events of one part
-            stream = client.attach("crab", sender=said.sender, key=said.key, after=after)
+            stream = client.attach("crab", sender=message.sender, key=message.key, after=after)
             async with aclosing(stream) as events:
                 async for number, event in events:
                     if isinstance(event, wire.StreamStart):
@@ -320,59 +327,59 @@ class KeyedStress:
         assert not mirror.restarts
         messages = [r.message for r in whole.records if r.HasField("message")]
         keys = Counter(m.key for m in messages if m.key)
-        assert not [key for key, count in keys.items() if count > 1], "said twice"
+        assert not [key for key, count in keys.items() if count > 1], "a key is there twice"
         ends = {r.run_end.run_id: r.run_end for r in whole.records if r.HasField("run_end")}
         assert {m.run_id for m in messages} == set(ends), "a run has no end"
         self._report.compactions += sum(r.HasField("compaction") for r in whole.records)
         by_key = {m.key: m for m in messages if m.key}
-        for said in [said for said in self._messages if said.sender == sender]:
-            self._check_message(said, by_key, messages, ends)
-        followed = [(said, text) for said, text in self._followed if said.sender == sender]
-        for said, text in followed:
-            run = by_key[said.key].run_id
+        for message in [message for message in self._messages if message.sender == sender]:
+            self._check_message(message, by_key, messages, ends)
+        followed = [(message, text) for message, text in self._followed if message.sender == sender]
+        for message, text in followed:
+            run = by_key[message.key].run_id
             assert text == join_agent_text(messages, run), (
-                f"a follower of {said.key} saw something else"
+                f"a follower of {message.key} saw something else"
             )
         self._report.attached += len(followed)
 
     def _check_message(
         self,
-        said: KeyedMessage,
+        message: KeyedMessage,
         by_key: dict[str, wire.ConversationMessage],
         messages: list[wire.ConversationMessage],
         ends: dict[str, wire.RunEndRecord],
     ) -> None:
-        asked = self._count_model_requests(said)
-        assert asked <= 1, f"{said.key} was run {asked} times"
+        asked = self._count_model_requests(message)
+        assert asked <= 1, f"{message.key} was run {asked} times"
         self._report.asked += asked
-        if said.outcome == "cancelled" and said.key not in by_key:
-            return  # it was taken back while it waited
-        assert said.key in by_key, f"{said} is lost"
-        message = by_key[said.key]
-        assert message.content == said.content
-        end = ends[message.run_id]
-        assert end.interrupted == (said.outcome == "interrupted"), (said, end)
-        if said.outcome == "completed":
+        if message.outcome == "cancelled" and message.key not in by_key:
+            return  # it was withdrawn while it waited
+        assert message.key in by_key, f"{message} is lost"
+        stored = by_key[message.key]
+        assert stored.content == message.content
+        end = ends[stored.run_id]
+        assert end.interrupted == (message.outcome == "interrupted"), (message, end)
+        if message.outcome == "completed":
             assert asked == 1
             assert end.stop_reason == wire.STOP_REASON_COMPLETED
-            words = join_agent_text(messages, message.run_id)
-            if said.answer is not None:
-                assert words.endswith(said.answer)
+            text = join_agent_text(messages, stored.run_id)
+            if message.answer is not None:
+                assert text.endswith(message.answer)
             else:
-                assert said.text == words
-        calls = [m for m in messages if m.run_id == message.run_id and m.role == "tool"]
-        if said.outcome == "completed" or "!tool fly" in said.content:
-            assert all(m.is_error == ("!tool fly" in said.content) for m in calls)
-        for key, text in said.steers:
+                assert message.text == text
+        calls = [m for m in messages if m.run_id == stored.run_id and m.role == "tool"]
+        if message.outcome == "completed" or "!tool fly" in message.content:
+            assert all(m.is_error == ("!tool fly" in message.content) for m in calls)
+        for key, text in message.steers:
             assert by_key[key].content == text, f"the steer {key} is lost"
 
-    def _count_model_requests(self, said: KeyedMessage) -> int:
-        """How many runs of it the model was asked for: nothing but steers came after it then."""
-        return sum(begins_with(request, said.content) for request in self._model.requests)
+    def _count_model_requests(self, message: KeyedMessage) -> int:
+        """How many runs of this message reached the model: only steers come after it then."""
+        return sum(begins_with(request, message.content) for request in self._model.requests)
 
 
 def begins_with(request: dict[str, Any], content: str) -> bool:
-    """Whether it is the first request of the run that answers this message."""
+    """Whether the request is the first one of the run that answers this message."""
     for message in reversed(request["messages"]):
         text = message.get("content")
         if message["role"] != "user" or not isinstance(text, str):

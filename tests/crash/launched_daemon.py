@@ -1,4 +1,4 @@
-"""The daemon as a process of the tests' own, and a client's turn with it."""
+"""Starts the daemon as a child process, and runs turns with it."""
 
 import asyncio
 import os
@@ -16,9 +16,9 @@ from tests.crash.checks import ClientTurn
 from tests.forked_programs import PIPE, ForkedProcess, ForkedProgram
 from tests.model_server import ROOT, ModelServer
 
-# What a start or an end may take on the slowest of machines.
+# Seconds for a start or an exit on the slowest machines.
 START_TIMEOUT = 20.0
-# It is killed and started again so often that it must not load itself each time.
+# It is killed and started so often that it must not import everything each time.
 LAUNCHER = ForkedProgram(
     *(ROOT / "tests" / "crash" / "launcher.py", "tests.crash.launcher:main"),
     *("crabtalk.model.openai", "aiohttp", "tantivy", "uvloop"),
@@ -26,11 +26,11 @@ LAUNCHER = ForkedProgram(
 
 
 class LaunchedDaemon:
-    """The daemon of `home` as a process of ours."""
+    """The daemon of `home` as a child process."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.stderr_text = ""  # on stderr
+        self.stderr_text = ""
         self._process: ForkedProcess | None = None
         self._stderr_task: asyncio.Task[None] | None = None
 
@@ -40,7 +40,7 @@ class LaunchedDaemon:
         return self._process.pid
 
     def spawn(self) -> None:
-        """Starts it, and does not wait until it answers."""
+        """Starts the process without waiting until it answers."""
         self.stderr_text = ""
         self._process = self.fork_process()
 
@@ -49,8 +49,8 @@ class LaunchedDaemon:
         return LAUNCHER.start(self.home, stderr=PIPE, env=environment)
 
     async def start(self) -> float:
-        """Until it answers a ping; says how many seconds that took."""
-        begun = time.monotonic()
+        """Starts the process and waits until it answers a ping. Returns the seconds that took."""
+        started = time.monotonic()
         self.spawn()
         async with asyncio.timeout(START_TIMEOUT):
             ready = await self._read_line()
@@ -60,7 +60,7 @@ class LaunchedDaemon:
             self._stderr_task = asyncio.ensure_future(self._read_stderr())
             async with connect(home=self.home, reconnect_timeout=0) as client:
                 await client.ping()
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
     async def _read_line(self) -> str:
         assert self._process is not None
@@ -74,20 +74,20 @@ class LaunchedDaemon:
             pass
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Also from a thread, and to one that is gone already."""
+        """May be called from a thread, and for a process that has exited already."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
     async def wait_until_stopped(self) -> None:
-        """A signal to stop is sent before it is obeyed."""
+        """Waits until SIGSTOP has taken effect."""
         stat = Path(f"/proc/{self.pid}/stat")
         async with asyncio.timeout(START_TIMEOUT):
             while stat.read_text().rpartition(")")[2].split()[0] != "T":
                 await asyncio.sleep(0.001)
 
     async def wait_for_exit(self) -> int:
-        """Its exit code, once it has ended by itself or by a signal."""
+        """Waits for the end of the process and returns its exit code."""
         assert self._process is not None
         async with asyncio.timeout(START_TIMEOUT):
             if self._stderr_task is not None:
@@ -98,7 +98,7 @@ class LaunchedDaemon:
             return await self._process.wait()
 
     async def kill(self) -> None:
-        """Nothing of it is left, whatever state it was in."""
+        """Kills the process in any state, and waits for its end."""
         if self._process is not None and self._process.returncode is None:
             self.send_signal(signal.SIGKILL)
             await self.wait_for_exit()
@@ -106,7 +106,7 @@ class LaunchedDaemon:
 
 @asynccontextmanager
 async def run_process(home: Path) -> AsyncIterator[LaunchedDaemon]:
-    """A daemon that answers, for the length of the block."""
+    """A running daemon for the duration of the block."""
     process = LaunchedDaemon(home)
     try:
         await process.start()
@@ -116,7 +116,7 @@ async def run_process(home: Path) -> AsyncIterator[LaunchedDaemon]:
 
 
 def prepare_home(home: Path, model: ModelServer, *, durability: str = "fsync") -> None:
-    """A home whose daemon asks `model`, with the agents crab and owl."""
+    """Creates a home whose daemon uses `model`, with the agents crab and owl."""
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "config.toml").write_text(
         f'[[providers]]\nname = "tests"\nkind = "openai"\nbase_url = "{model.url}"\n'
@@ -129,8 +129,8 @@ def prepare_home(home: Path, model: ModelServer, *, durability: str = "fsync") -
 
 
 async def run_turn(client: Client, pair: Pair, turn: ClientTurn) -> ClientTurn:
-    """A turn to its end, as it is streamed."""
-    stream = client.stream(pair.agent, turn.said, sender=pair.sender, guest=turn.guest or None)
+    """Streams a turn to its end and records its events."""
+    stream = client.stream(pair.agent, turn.content, sender=pair.sender, guest=turn.guest or None)
     try:
         async with aclosing(stream) as events:
             async for event in events:
@@ -138,12 +138,12 @@ async def run_turn(client: Client, pair: Pair, turn: ClientTurn) -> ClientTurn:
     except ServerError as error:
         if error.code != 500 or turn.events:
             raise
-        turn.is_over, turn.error = True, error.message  # it could not be kept, so it never began
+        turn.is_over, turn.error = True, error.message  # not stored, so it never began
     return turn
 
 
 async def wait_until_recovered(client: Client) -> None:
-    """Until what an earlier process had accepted is closed."""
+    """Waits until the messages that an earlier process accepted are closed."""
     async with asyncio.timeout(START_TIMEOUT):
         while (await client.get_stats()).runs:
             await asyncio.sleep(0.005)
@@ -152,6 +152,6 @@ async def wait_until_recovered(client: Client) -> None:
 def record_event(turn: ClientTurn, event: Event) -> None:
     turn.events.append(event)
     if isinstance(event, wire.StreamEnd):
-        # Killed, it is cut off like any other: what was not whole by then is not kept.
+        # A killed turn is incomplete: text that was not complete by then is not stored.
         turn.is_over = event.stop_reason != wire.STOP_REASON_CANCELLED
         turn.error = event.error

@@ -1,4 +1,4 @@
-"""The daemon as `crabtalkd run --tcp off` runs it, with a tool that takes its time.
+"""Runs the daemon as `crabtalkd run --tcp off` does, with a tool that is slow on demand.
 
 python -m tests.crash.launcher HOME
 """
@@ -23,7 +23,7 @@ from crabtalk.storage import FileStorage
 
 
 class SlowToolHook(Hook):
-    """`slow {"ms": 20, "say": "x"}` answers `slowly: x`, 20 milliseconds later."""
+    """`slow {"ms": 20, "say": "x"}` answers `slowly: x` after 20 milliseconds."""
 
     def schema(self) -> list[Tool]:
         return [Tool("slow", "Takes its time.")]
@@ -36,17 +36,17 @@ class SlowToolHook(Hook):
         return f"slowly: {arguments['say']}"
 
 
-async def run_daemon(place: Home, config: Config, logs: LogHandler, hook: Hook) -> None:
+async def run_daemon(home: Home, config: Config, logs: LogHandler, hook: Hook) -> None:
     daemon = Daemon(
-        place.path,
-        FileStorage(place.path, flush=config.flush),
+        home.path,
+        FileStorage(home.path, flush=config.flush),
         config.document,
         limits=config.runtime_limits,
         feed_limits=config.feed_limits,
         hook=hook,
         keep_secret=logs.add_secrets,
     )
-    await serve(place, config, DaemonServer(daemon), print_ready, daemon)
+    await serve(home, config, DaemonServer(daemon), print_ready, daemon)
 
 
 def print_ready(sentence: str) -> None:
@@ -55,16 +55,16 @@ def print_ready(sentence: str) -> None:
 
 
 def main(hook: Hook | None = None) -> None:
-    place = Home(Path(sys.argv[1]))
-    config = load_config(place.config, tcp="off")
+    home = Home(Path(sys.argv[1]))
+    config = load_config(home.config, tcp="off")
     with (
-        place,
+        home,
         start_logging(
-            directory=place.path / "logs", form="text", level=logging.INFO, stderr=sys.stderr
+            directory=home.path / "logs", form="text", level=logging.INFO, stderr=sys.stderr
         ) as logs,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        runner.run(run_daemon(place, config, logs, hook or SlowToolHook()))
+        runner.run(run_daemon(home, config, logs, hook or SlowToolHook()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Killed at any moment, the daemon loses nothing it promised to keep, and doubles nothing."""
+"""A daemon that is killed at any moment loses nothing it acknowledged, and doubles nothing."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ from tests.model_server import ModelServer, model_server
 def run_seeded_stress(
     home: Path, rounds: int, durability: str = "fsync", *, crowded: bool = False
 ) -> CrashReport:
-    """Seeds differ from run to run; CRABTALK_CRASH_SEED brings one back."""
+    """The seed is random; set CRABTALK_CRASH_SEED to repeat a run."""
     seed = os.environ.get("CRABTALK_CRASH_SEED") or secrets.token_hex(4)
     try:
         work = run_crash_stress(home, seed, rounds, durability=durability, crowded=crowded)
@@ -79,12 +79,12 @@ def test_a_few_kills_with_turns_in_line_and_steers_lose_nothing_acknowledged(hom
 @pytest.mark.timeout(60)
 @pytest.mark.req("accepted.recovery")
 @pytest.mark.req("accepted.turn")
-def test_a_start_closes_what_a_killed_daemon_had_accepted(home: Path) -> None:
+def test_a_start_closes_messages_that_a_killed_daemon_had_accepted(home: Path) -> None:
     asyncio.run(kill_with_waiting_turns(home))
 
 
 async def kill_with_waiting_turns(home: Path) -> None:
-    """A first turn, two in line, and a steer, each acknowledged; then a kill."""
+    """A running turn, two waiting ones and a steer are acknowledged; then comes a kill."""
     pair = Pair("crab", "user")
     async with model_server() as model:
         prepare_home(home, model)
@@ -136,12 +136,12 @@ def test_without_flushing_a_kill_loses_nothing_either(home: Path) -> None:
 @pytest.mark.timeout(120)
 @pytest.mark.req("durability.torn_line")
 @pytest.mark.req("durability.no_dangling_calls")
-def test_a_log_cut_at_any_byte_has_what_is_whole_and_goes_on(home: Path) -> None:
+def test_a_log_cut_at_any_byte_keeps_its_complete_lines_and_goes_on(home: Path) -> None:
     asyncio.run(check_cuts_anywhere(home))
 
 
 async def check_cuts_anywhere(home: Path) -> None:
-    """One log, cut at many places, each cut a conversation of its own."""
+    """Cuts one log at many places; each cut becomes a conversation."""
     async with model_server(summary="Short. It was.") as model:
         prepare_home(home, model)
         async with run_process(home):
@@ -162,7 +162,7 @@ async def check_cuts_anywhere(home: Path) -> None:
 
 
 async def make_log(home: Path) -> bytes:
-    """The log of a conversation with everything in it."""
+    """The log of a conversation with every kind of record."""
     pair = Pair("crab", "whole123")
     calls = '!tool slow {"ms": 0, "say": "ä"}\n!tool slow {"ms": 0, "say": "b"}'
     async with connect(home=home, reconnect_timeout=0) as client:
@@ -172,14 +172,14 @@ async def make_log(home: Path) -> bytes:
             await run_turn(client, pair, ClientTurn(f"#whole/{number}3\n!say hello", guest="owl"))
             if number == 1:
                 await client.compact(pair.agent, sender=pair.sender)
-    # Without checksums, as earlier versions wrote it: the sender's name is replaced below.
+    # Without checksums, as earlier versions wrote it: the caller replaces the sender's name.
     lines = log_path(home, pair).read_bytes().splitlines()
     return b"".join(remove_seal(line) + b"\n" for line in lines)
 
 
 def list_cut_positions(data: bytes) -> list[int]:
-    """Around every end of a line, and everywhere between."""
-    ends = [place for place, byte in enumerate(data) if byte == ord("\n")]
+    """Positions around every line end, and some between."""
+    ends = [offset for offset, byte in enumerate(data) if byte == ord("\n")]
     near = {end + step for end in ends for step in (-1, 0, 1, 2)}
     return sorted(near.union(range(0, len(data), 41)) & set(range(len(data) + 1)))
 
@@ -193,13 +193,13 @@ async def check_goes_on(
     assert not log.torn
     lines = cut.split(b"\n")
     is_whole = bool(lines[-1]) and is_json(lines[-1])  # it only lacks its line feed
-    kept = lines if is_whole else lines[:-1]
-    assert log.data.split(b"\n")[: len(kept)] == kept
-    said = sum(line.startswith(b'{"kind":"message"') for line in kept)
-    assert len(log.messages) == said + 2
-    check_turn(turn, log.messages[said:])
+    complete = lines if is_whole else lines[:-1]
+    assert log.data.split(b"\n")[: len(complete)] == complete
+    count = sum(line.startswith(b'{"kind":"message"') for line in complete)
+    assert len(log.messages) == count + 2
+    check_turn(turn, log.messages[count:])
     assert await list_wire_messages(client, pair) == log.messages
-    (request,) = [r for r in model.requests if r["messages"][-1]["content"] == turn.said]
+    (request,) = [r for r in model.requests if r["messages"][-1]["content"] == turn.content]
     check_request(request, log)
 
 
@@ -215,12 +215,12 @@ def is_json(line: bytes) -> bool:
 @pytest.mark.req("durability.kill9")
 @pytest.mark.req("durability.torn_line")
 @pytest.mark.slow
-def test_killed_while_it_writes_a_line_it_keeps_what_was_there(home: Path) -> None:
+def test_a_kill_while_a_line_is_written_keeps_the_lines_before_it(home: Path) -> None:
     asyncio.run(kill_while_writing(home, 4))
 
 
 async def kill_while_writing(home: Path, rounds: int) -> None:
-    """A message of megabytes takes the system a moment to write, and then is when to strike."""
+    """A message of megabytes takes a moment to write; the kill comes in that moment."""
     torn = 0
     async with model_server() as model:
         prepare_home(home, model)
@@ -233,9 +233,9 @@ async def kill_while_writing(home: Path, rounds: int) -> None:
                     if number % 2:  # otherwise it is the first line of all
                         await run_turn(client, pair, ClientTurn(f"#s{number}/1\n!say well"))
                     before = path.read_bytes() if path.exists() else b""
-                    striking = kill_when_changed(process, partial(read_size, path))
+                    killing = kill_when_changed(process, partial(read_size, path))
                     await asyncio.gather(
-                        striking, run_turn(client, pair, turn), return_exceptions=True
+                        killing, run_turn(client, pair, turn), return_exceptions=True
                     )
                     assert await process.wait_for_exit() == -signal.SIGKILL
                 log = read_log(path, pair)
@@ -253,41 +253,41 @@ async def kill_while_writing(home: Path, rounds: int) -> None:
                     check_turn(turn, after.split_turns()[-1])
                     await check_wire(client, pair, after)
                 check_request(model.requests[-1], after)
-    print(f"{torn} of {rounds} kills tore a line")  # noqa: T201 - the file system has its say
+    print(f"{torn} of {rounds} kills tore a line")  # noqa: T201 - depends on the file system
 
 
 def read_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-async def kill_when_changed(process: LaunchedDaemon, look: Callable[[], object]) -> None:
-    """Strikes as soon as `look` sees something else."""
-    before = look()
+async def kill_when_changed(process: LaunchedDaemon, read_state: Callable[[], object]) -> None:
+    """Kills the process as soon as `read_state` returns something else."""
+    before = read_state()
 
-    def strike() -> None:
-        patience = time.monotonic() + 20
-        while look() == before and time.monotonic() < patience:
+    def poll_and_kill() -> None:
+        deadline = time.monotonic() + 20
+        while read_state() == before and time.monotonic() < deadline:
             pass
         process.send_signal(signal.SIGKILL)
 
-    await asyncio.to_thread(strike)
+    await asyncio.to_thread(poll_and_kill)
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.req("durability.kill9")
 @pytest.mark.req("durability.atomic_files")
-def test_killed_while_it_replaces_a_file_it_has_the_old_one_or_the_new_one(home: Path) -> None:
+def test_a_kill_while_a_file_is_replaced_leaves_the_old_or_the_new_one(home: Path) -> None:
     asyncio.run(kill_while_replacing(home, 4))
 
 
 async def kill_while_replacing(home: Path, rounds: int) -> None:
-    """Struck when the first byte is written aside, and when the file becomes another."""
+    """Kills when the temporary file appears, and when the file is replaced, in turns."""
     path = home / "agents" / "owl.toml"
 
-    def touched() -> tuple[int, int]:
+    def directory_state() -> tuple[int, int]:
         return path.parent.stat().st_mtime_ns, path.stat().st_size
 
-    def replaced() -> tuple[int, int]:
+    def file_state() -> tuple[int, int]:
         return path.stat().st_ino, path.stat().st_size
 
     async with model_server() as model:
@@ -297,13 +297,15 @@ async def kill_while_replacing(home: Path, rounds: int) -> None:
                 before = tomllib.loads(path.read_text())["prompt"]
                 after = f"You are owl number {number}. {'Größe. ' * 2**14}"
                 async with connect(home=home, reconnect_timeout=0) as client:
-                    striking = kill_when_changed(process, replaced if number % 2 else touched)
+                    killing = kill_when_changed(
+                        process, file_state if number % 2 else directory_state
+                    )
                     update = client.update_agent("owl", {"description": after[:20]}, prompt=after)
-                    _, outcome = await asyncio.gather(striking, update, return_exceptions=True)
+                    _, outcome = await asyncio.gather(killing, update, return_exceptions=True)
                     assert await process.wait_for_exit() == -signal.SIGKILL
-                is_told = not isinstance(outcome, BaseException)
-                found = tomllib.loads(path.read_text())["prompt"]
-                assert found in ([after] if is_told else [before, after])
+                is_acknowledged = not isinstance(outcome, BaseException)
+                prompt = tomllib.loads(path.read_text())["prompt"]
+                assert prompt in ([after] if is_acknowledged else [before, after])
                 await process.start()
                 async with connect(home=home, reconnect_timeout=0) as client:
                     assert not (await client.get_stats()).problems
@@ -313,7 +315,7 @@ async def kill_while_replacing(home: Path, rounds: int) -> None:
                         client, Pair("owl", "user"), ClientTurn("#user/1\n!say hoo")
                     )
                     assert not turn.error
-                assert model.requests[-1]["messages"][0]["content"].startswith(found)
+                assert model.requests[-1]["messages"][0]["content"].startswith(prompt)
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""Saying, repeating, steering, following, compacting, reloading, deleting, and kills of a real
-daemon, in any order, against a model: what was said with which key, and what came of it."""
+"""A state machine that sends, repeats, steers, follows, compacts, reloads, deletes and kills a real
+daemon in any order, and compares it with a model of all keys and their outcomes."""
 
 import asyncio
 import tempfile
@@ -36,17 +36,17 @@ keys = st.sampled_from(["k1", "k2", "k3"])
 
 @dataclass
 class KeyOutcome:
-    """What the model knows of a key."""
+    """What the model knows about a key."""
 
     content: str
-    text: str = ""  # all that the agent said
-    answer: str = ""  # the last of it
+    text: str = ""  # the agent's whole text
+    answer: str = ""  # its last message
     is_interrupted: bool = False
 
 
 @dataclass
 class RunningTurn:
-    """A run that waits for `release`, and those who follow it."""
+    """A run that waits for `ModelServer.release`, and its followers."""
 
     key: str
     followers: list["asyncio.Task[list[Event]]"] = field(default_factory=list)
@@ -55,14 +55,14 @@ class RunningTurn:
 
 @dataclass
 class ModelConversation:
-    """A conversation, as the model has it."""
+    """The model's state of a conversation."""
 
     sender: str
     number: int = 0  # how often it was deleted
     exists: bool = False
     fresh: int = 0  # messages since the last compaction
     outcomes: dict[str, KeyOutcome] = field(default_factory=dict)
-    steers: dict[str, str] = field(default_factory=dict)  # by key, those that were acknowledged
+    steers: dict[str, str] = field(default_factory=dict)  # acknowledged ones, by key
     running: RunningTurn | None = None
 
     def content(self, key: str, script: str) -> str:
@@ -75,12 +75,12 @@ class DeliveryMachine(RuleBasedStateMachine):
         self._loop = asyncio.new_event_loop()
         self._scratch = tempfile.TemporaryDirectory()
         self._home = Path(self._scratch.name) / "home"
-        self._serving = model_server(summary="They talked. A lot.")
-        self._model: ModelServer = self._run(self._serving.__aenter__())
+        self._model_context = model_server(summary="They talked. A lot.")
+        self._model: ModelServer = self._run(self._model_context.__aenter__())
         prepare_home(self._home, self._model, durability="os")
         self._process = LaunchedDaemon(self._home)
         self._client: Client = connect(home=self._home, reconnect_timeout=0)
-        self._talks = {sender: ModelConversation(sender) for sender in ("a", "b")}
+        self._conversations = {sender: ModelConversation(sender) for sender in ("a", "b")}
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def bounded() -> T:
@@ -96,7 +96,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         followers = [
-            task for t in self._talks.values() if t.running for task in t.running.followers
+            task for t in self._conversations.values() if t.running for task in t.running.followers
         ]
         for task in followers:
             task.cancel()
@@ -109,181 +109,195 @@ class DeliveryMachine(RuleBasedStateMachine):
             await asyncio.wait(followers)
         await self._client.__aexit__(None, None, None)
         await self._process.kill()
-        await self._serving.__aexit__(None, None, None)
+        await self._model_context.__aexit__(None, None, None)
 
     # ── What clients do ─────────────────────────────────────────────────────────────────────
 
     @rule(sender=senders, key=keys, streams=st.booleans())
-    def say(self, sender: str, key: str, streams: bool) -> None:
-        """Anew or again: the model decides which it is."""
-        talk = self._talks[sender]
-        if talk.running is not None and key not in talk.outcomes:
-            return  # it would wait for `release`
-        if talk.running is not None and talk.running.key == key:
+    def send_message(self, sender: str, key: str, streams: bool) -> None:
+        """Sends a new message or repeats one: the model knows which it is."""
+        conversation = self._conversations[sender]
+        if conversation.running is not None and key not in conversation.outcomes:
+            return  # it would wait until `release`
+        if conversation.running is not None and conversation.running.key == key:
             return
-        if key in talk.steers:
+        if key in conversation.steers:
             return
-        expected = talk.outcomes.get(key)
-        content = expected.content if expected else talk.content(key, f"!say well {key}")
-        asked = self._asked(content)
-        text, is_interrupted = self._run(self._say(talk, content, key, streams))
+        expected = conversation.outcomes.get(key)
+        content = expected.content if expected else conversation.content(key, f"!say well {key}")
+        request_count = self._count_requests(content)
+        text, is_interrupted = self._run(self._send_and_read(conversation, content, key, streams))
         if expected is None:
             assert (text, is_interrupted) == (f"well {key}", False)
-            talk.outcomes[key] = KeyOutcome(content, text, text)
-            talk.exists = True
-            talk.fresh += 1
-            assert self._asked(content) == 1
+            conversation.outcomes[key] = KeyOutcome(content, text, text)
+            conversation.exists = True
+            conversation.fresh += 1
+            assert self._count_requests(content) == 1
         else:
             assert is_interrupted == expected.is_interrupted
             assert is_interrupted or text == (expected.text if streams else expected.answer)
-            assert self._asked(content) == asked
+            assert self._count_requests(content) == request_count
 
-    async def _say(
-        self, talk: ModelConversation, content: str, key: str, streams: bool
+    async def _send_and_read(
+        self, conversation: ModelConversation, content: str, key: str, streams: bool
     ) -> tuple[str, bool]:
         if not streams:
             try:
-                reply = await plain_send(self._client, content, sender=talk.sender, key=key)
+                reply = await plain_send(self._client, content, sender=conversation.sender, key=key)
             except ServerError as error:
                 if error.code != 500 or "the daemon ended" not in error.message:
                     raise
                 return "", True
             return reply.content, False
-        stream = plain_stream(self._client, content, sender=talk.sender, key=key)
+        stream = plain_stream(self._client, content, sender=conversation.sender, key=key)
         return read_outcome([event async for event in stream])
 
     @rule(sender=senders, key=keys)
-    def say_something_else_with_a_used_key(self, sender: str, key: str) -> None:
-        talk = self._talks[sender]
-        if key in talk.outcomes or key in talk.steers:
-            assert self._run(self._refusal(talk, key)) == 409
+    def send_other_content_with_a_used_key(self, sender: str, key: str) -> None:
+        conversation = self._conversations[sender]
+        if key in conversation.outcomes or key in conversation.steers:
+            assert self._run(self._send_conflict(conversation, key)) == 409
 
-    async def _refusal(self, talk: ModelConversation, key: str) -> int:
+    async def _send_conflict(self, conversation: ModelConversation, key: str) -> int:
         try:
-            await plain_send(self._client, "!say something else", sender=talk.sender, key=key)
+            await plain_send(
+                self._client, "!say something else", sender=conversation.sender, key=key
+            )
         except ServerError as error:
             return error.code
         return 0
 
     @rule(sender=senders, key=keys)
     def begin_a_run(self, sender: str, key: str) -> None:
-        talk = self._talks[sender]
-        if talk.running is not None or key in talk.outcomes or key in talk.steers:
+        conversation = self._conversations[sender]
+        if (
+            conversation.running is not None
+            or key in conversation.outcomes
+            or key in conversation.steers
+        ):
             return
-        content = talk.content(key, f"!say one {key} \n!wait\n!say two")
-        talk.outcomes[key] = KeyOutcome(content, f"one {key} two", f"one {key} two")
-        talk.running = RunningTurn(key)
-        talk.exists = True
-        talk.fresh += 1
-        self._run(self._begin(talk, content))
+        content = conversation.content(key, f"!say one {key} \n!wait\n!say two")
+        conversation.outcomes[key] = KeyOutcome(content, f"one {key} two", f"one {key} two")
+        conversation.running = RunningTurn(key)
+        conversation.exists = True
+        conversation.fresh += 1
+        self._run(self._begin(conversation, content))
 
-    async def _begin(self, talk: ModelConversation, content: str) -> None:
-        assert talk.running is not None
-        talk.running.followers.append(self._loop.create_task(self._repeat(talk, content)))
-        waiting = sum(each.running is not None for each in self._talks.values())
+    async def _begin(self, conversation: ModelConversation, content: str) -> None:
+        assert conversation.running is not None
+        conversation.running.followers.append(
+            self._loop.create_task(self._repeat(conversation, content))
+        )
+        waiting = sum(
+            conversation.running is not None for conversation in self._conversations.values()
+        )
         while self._model.statistics()["waiting"] < waiting:
             await asyncio.sleep(0.001)
 
-    async def _repeat(self, talk: ModelConversation, content: str) -> list[Event]:
-        assert talk.running is not None
-        stream = plain_stream(self._client, content, sender=talk.sender, key=talk.running.key)
+    async def _repeat(self, conversation: ModelConversation, content: str) -> list[Event]:
+        assert conversation.running is not None
+        stream = plain_stream(
+            self._client, content, sender=conversation.sender, key=conversation.running.key
+        )
         return [event async for event in stream]
 
-    @precondition(lambda self: any(t.running for t in self._talks.values()))
+    @precondition(lambda self: any(t.running for t in self._conversations.values()))
     @rule(sender=senders, how=st.sampled_from(["key", "pair", "again", "part"]))
     def follow_the_run(self, sender: str, how: str) -> None:
-        talk = self._talks[sender]
-        if talk.running is not None:
-            outcome = talk.outcomes[talk.running.key]
+        conversation = self._conversations[sender]
+        if conversation.running is not None:
+            outcome = conversation.outcomes[conversation.running.key]
             work = (
-                self._repeat(talk, outcome.content) if how == "again" else self._attach(talk, how)
+                self._repeat(conversation, outcome.content)
+                if how == "again"
+                else self._attach(conversation, how)
             )
-            talk.running.followers.append(self._loop.create_task(work))
+            conversation.running.followers.append(self._loop.create_task(work))
 
-    async def _attach(self, talk: ModelConversation, how: str) -> list[Event]:
-        assert talk.running is not None
-        key = None if how == "pair" else talk.running.key
-        found: list[Event] = []
+    async def _attach(self, conversation: ModelConversation, how: str) -> list[Event]:
+        assert conversation.running is not None
+        key = None if how == "pair" else conversation.running.key
+        events: list[Event] = []
         after = 0
         while True:
-            stream = self._client.attach("crab", sender=talk.sender, key=key, after=after)
+            stream = self._client.attach("crab", sender=conversation.sender, key=key, after=after)
             async for number, event in stream:
                 if isinstance(event, wire.StreamStart):
-                    found.clear()
-                found.append(event)
+                    events.clear()
+                events.append(event)
                 after = max(after, number)
                 if isinstance(event, wire.StreamEnd):
-                    return found
+                    return events
                 if how == "part" and number == 2:
                     await stream.aclose()
                     break
 
-    @precondition(lambda self: any(t.running for t in self._talks.values()))
+    @precondition(lambda self: any(t.running for t in self._conversations.values()))
     @rule(sender=senders, key=keys)
     def steer_the_run(self, sender: str, key: str) -> None:
-        """Once more with a key that was used for it: the same, and not said again."""
-        talk = self._talks[sender]
-        text = talk.content(key, "!say steered")
-        if talk.running is None or key in talk.outcomes:
+        """Sends a steering message twice with the same key: it must arrive only once."""
+        conversation = self._conversations[sender]
+        text = conversation.content(key, "!say steered")
+        if conversation.running is None or key in conversation.outcomes:
             return
         for _ in range(2):
             self._run(plain_steer(self._client, text, sender=sender, key=key))
-        if key not in talk.steers:
-            talk.steers[key] = text
-            talk.running.steers[key] = text
+        if key not in conversation.steers:
+            conversation.steers[key] = text
+            conversation.running.steers[key] = text
 
     @rule(sender=senders, key=keys)
     def steer_again(self, sender: str, key: str) -> None:
-        talk = self._talks[sender]
-        if key in talk.steers:
-            self._run(plain_steer(self._client, talk.steers[key], sender=sender, key=key))
+        conversation = self._conversations[sender]
+        if key in conversation.steers:
+            self._run(plain_steer(self._client, conversation.steers[key], sender=sender, key=key))
 
     # ── What happens ────────────────────────────────────────────────────────────────────────
 
-    @precondition(lambda self: any(t.running for t in self._talks.values()))
+    @precondition(lambda self: any(t.running for t in self._conversations.values()))
     @rule()
     def let_runs_end(self) -> None:
         self._run(self._let_runs_end())
 
     async def _let_runs_end(self) -> None:
-        await asyncio.sleep(0.02)  # followers are on their way
+        await asyncio.sleep(0.02)  # give followers time to attach
         self._model.release()
-        for talk in self._talks.values():
-            if talk.running is None:
+        for conversation in self._conversations.values():
+            if conversation.running is None:
                 continue
-            outcome = talk.outcomes[talk.running.key]
-            if talk.running.steers:
+            outcome = conversation.outcomes[conversation.running.key]
+            if conversation.running.steers:
                 outcome.text += "steered"
                 outcome.answer = "steered"
-            for follower in talk.running.followers:
+            for follower in conversation.running.followers:
                 text, is_interrupted = read_outcome(await follower)
                 assert not is_interrupted
                 assert text == outcome.text
-            talk.running = None
+            conversation.running = None
 
     @rule()
     def kill(self) -> None:
-        """The daemon, at once, and start it again."""
+        """Kills the daemon and starts it again."""
         self._run(self._kill())
 
     async def _kill(self) -> None:
         await self._process.kill()
-        for talk in self._talks.values():
-            if talk.running is None:
+        for conversation in self._conversations.values():
+            if conversation.running is None:
                 continue
-            for follower in talk.running.followers:
+            for follower in conversation.running.followers:
                 with suppress(ConnectionClosedError, ConnectionError):
                     await follower
-            talk.outcomes[talk.running.key].is_interrupted = True
-            talk.running = None
+            conversation.outcomes[conversation.running.key].is_interrupted = True
+            conversation.running = None
         await self._process.start()
 
     @rule(sender=senders, fresh=st.booleans())
     def compact(self, sender: str, fresh: bool) -> None:
-        talk = self._talks[sender]
-        if talk.exists and talk.fresh and talk.running is None:
+        conversation = self._conversations[sender]
+        if conversation.exists and conversation.fresh and conversation.running is None:
             self._run(self._client.compact("crab", sender=sender, fresh=fresh))
-            talk.fresh = 0
+            conversation.fresh = 0
 
     @rule()
     def reload(self) -> None:
@@ -291,50 +305,50 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(sender=senders)
     def delete(self, sender: str) -> None:
-        talk = self._talks[sender]
-        if talk.exists and talk.running is None:
-            self._run(self._delete(talk))
-            self._talks[sender] = ModelConversation(sender, talk.number + 1)
+        conversation = self._conversations[sender]
+        if conversation.exists and conversation.running is None:
+            self._run(self._delete(conversation))
+            self._conversations[sender] = ModelConversation(sender, conversation.number + 1)
 
-    async def _delete(self, talk: ModelConversation) -> None:
-        (row,) = (await self._client.list_conversations("crab", talk.sender)).conversations
+    async def _delete(self, conversation: ModelConversation) -> None:
+        (row,) = (await self._client.list_conversations("crab", conversation.sender)).conversations
         await self._client.delete_conversation(row.file_path)
 
     # ── What must hold ──────────────────────────────────────────────────────────────────────
 
-    def _asked(self, content: str) -> int:
+    def _count_requests(self, content: str) -> int:
         return sum(r["messages"][-1].get("content") == content for r in self._model.requests)
 
     @invariant()
-    def every_key_is_on_record_once_and_was_run_once(self) -> None:
-        for talk in self._talks.values():
-            if talk.exists:
-                self._run(self._check(talk))
+    def every_key_is_in_the_log_once_and_ran_once(self) -> None:
+        for conversation in self._conversations.values():
+            if conversation.exists:
+                self._run(self._check(conversation))
 
-    async def _check(self, talk: ModelConversation) -> None:
-        page = await self._client.list_records("crab", sender=talk.sender, limit=500)
+    async def _check(self, conversation: ModelConversation) -> None:
+        page = await self._client.list_records("crab", sender=conversation.sender, limit=500)
         assert not page.has_more
         messages = [r.message for r in page.records if r.HasField("message")]
         ends = {r.run_end.run_id: r.run_end for r in page.records if r.HasField("run_end")}
-        found = [(m.key, m.content) for m in messages if m.key]
-        pending = talk.running.steers if talk.running is not None else {}
-        expected = [(key, outcome.content) for key, outcome in talk.outcomes.items()]
-        expected += [(key, text) for key, text in talk.steers.items() if key not in pending]
-        on_record = [pair for pair in found if pair[0] not in pending]
-        assert sorted(on_record) == sorted(expected)
-        for key, outcome in talk.outcomes.items():
-            assert self._asked(outcome.content) == 1
+        keyed = [(m.key, m.content) for m in messages if m.key]
+        pending = conversation.running.steers if conversation.running is not None else {}
+        expected = [(key, outcome.content) for key, outcome in conversation.outcomes.items()]
+        expected += [(key, text) for key, text in conversation.steers.items() if key not in pending]
+        logged = [entry for entry in keyed if entry[0] not in pending]
+        assert sorted(logged) == sorted(expected)
+        for key, outcome in conversation.outcomes.items():
+            assert self._count_requests(outcome.content) == 1
             run = next(m.run_id for m in messages if m.key == key)
-            if talk.running is not None and talk.running.key == key:
+            if conversation.running is not None and conversation.running.key == key:
                 assert run not in ends
                 continue
             assert ends[run].interrupted == outcome.is_interrupted
-            spoken = [m.content for m in messages if m.run_id == run and m.role == "assistant"]
-            assert outcome.is_interrupted or "".join(spoken) == outcome.text
+            texts = [m.content for m in messages if m.run_id == run and m.role == "assistant"]
+            assert outcome.is_interrupted or "".join(texts) == outcome.text
 
 
 def read_outcome(events: list[Event]) -> tuple[str, bool]:
-    """The text of a stream, and whether it says that the run was cut off."""
+    """The text of a stream, and whether its end says that the run was interrupted."""
     assert isinstance(events[0], wire.StreamStart)
     end = events[-1]
     assert isinstance(end, wire.StreamEnd), end

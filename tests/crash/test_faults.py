@@ -1,5 +1,5 @@
-"""Disks that are full, places that cannot be written, processes that are stopped: whatever fails,
-the client is told, nothing is half kept, and when the trouble is over the conversation goes on."""
+"""Full disks, unwritable files, stopped processes: the client gets an error, nothing is stored
+incompletely, and the conversation goes on when the fault is over."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ CALLS = '!tool slow {"ms": 1, "say": "a"}\n!tool slow {"ms": 0, "say": "b"}'
 
 @dataclass
 class DiskFaultHarness:
-    """A daemon, its model and a client of it."""
+    """A daemon, its model and a client."""
 
     home: Path
     model: ModelServer
@@ -58,11 +58,11 @@ class DiskFaultHarness:
     def log_path(self, pair: Pair) -> Path:
         return log_path(self.home, pair)
 
-    async def run_turn(self, pair: Pair, said: str) -> ClientTurn:
-        return await run_turn(self.client, pair, ClientTurn(said))
+    async def run_turn(self, pair: Pair, content: str) -> ClientTurn:
+        return await run_turn(self.client, pair, ClientTurn(content))
 
     async def check_goes_on(self, pair: Pair, token: str) -> list[SeenMessage]:
-        """One more turn, for which everything that was kept is there and fits together."""
+        """Runs one more turn, and checks that log, wire and model request agree."""
         turn = await self.run_turn(pair, f"#{token}\n!say so it goes on")
         assert not turn.error
         log = read_log(self.log_path(pair), pair)
@@ -74,7 +74,7 @@ class DiskFaultHarness:
 
 
 @pytest.fixture
-async def place(home: Path) -> AsyncIterator[DiskFaultHarness]:
+async def harness(home: Path) -> AsyncIterator[DiskFaultHarness]:
     async with model_server(summary="Short. It was.") as model:
         prepare_home(home, model)
         async with run_process(home) as process, connect(home=home, reconnect_timeout=0) as client:
@@ -88,8 +88,8 @@ OTHER = Pair("crab", "other")
 
 
 class LimitedDisk:
-    """Has room for files up to a size. To a process that is what a full disk is: a write that
-    keeps less than it was given, and then none at all."""
+    """Limits the size of the process's files. That looks like a full disk to it: one write is
+    incomplete, and later ones fail."""
 
     def __init__(self, process: LaunchedDaemon) -> None:
         self._pid = process.pid
@@ -103,288 +103,294 @@ class LimitedDisk:
 
 
 @pytest.fixture
-def disk(place: DiskFaultHarness) -> LimitedDisk:
+def disk(harness: DiskFaultHarness) -> LimitedDisk:
     if not hasattr(resource, "prlimit"):
-        pytest.skip("only Linux bounds the files of another process")
-    return LimitedDisk(place.process)
+        pytest.skip("only Linux can limit the file size of another process")
+    return LimitedDisk(harness.process)
 
 
 @pytest.mark.req("durability.storage_failure_told")
 @pytest.mark.req("durability.no_dangling_calls")
-async def test_wherever_the_disk_fills_up_the_stream_says_so_and_nothing_half_remains(
-    place: DiskFaultHarness, disk: LimitedDisk
+async def test_wherever_the_disk_fills_up_the_stream_reports_it_and_nothing_incomplete_remains(
+    harness: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
-    await place.run_turn(PAIR, f"#user/1\n!say well\n{'a long beginning ' * 500}")
-    kept: set[int] = set()
+    await harness.run_turn(PAIR, f"#user/1\n!say well\n{'a long beginning ' * 500}")
+    counts: set[int] = set()
     for number, room in enumerate(range(0, 3000, 60), 2):
-        asked = place.model.request_count
-        disk.limit_file_size(place.log_path(PAIR).stat().st_size + room)
-        turn = await place.run_turn(PAIR, f"#user/{number}\n{CALLS}\n!then\n!say that was all")
+        request_count = harness.model.request_count
+        disk.limit_file_size(harness.log_path(PAIR).stat().st_size + room)
+        turn = await harness.run_turn(PAIR, f"#user/{number}\n{CALLS}\n!then\n!say that was all")
         disk.remove_limit()
-        log = read_log(place.log_path(PAIR), PAIR)
+        log = read_log(harness.log_path(PAIR), PAIR)
         assert not log.torn
-        messages = [kept for kept in log.split_turns() if kept[0].text == turn.said]
-        assert len(messages) <= 1
-        found = messages[0] if messages else []
-        told, _, text = collect_seen_messages(turn)
-        assert found == (told + [SeenMessage("assistant", text)] * bool(text))[: len(found)]
+        turns = [messages for messages in log.split_turns() if messages[0].text == turn.content]
+        assert len(turns) <= 1
+        stored = turns[0] if turns else []
+        seen, _, text = collect_seen_messages(turn)
+        assert stored == (seen + [SeenMessage("assistant", text)] * bool(text))[: len(stored)]
         assert turn.is_over
-        if len(found) < 5:
+        if len(stored) < 5:
             assert "File too large" in turn.error
-        if not found:
-            assert place.model.request_count == asked
-        kept.add(len(found))
-        await place.check_goes_on(PAIR, f"user/{number}0")
-    # What the user said, the calls, their results, the answer: each was once the first that did
+        if not stored:
+            assert harness.model.request_count == request_count
+        counts.add(len(stored))
+        await harness.check_goes_on(PAIR, f"user/{number}0")
+    # The user's message, the calls, their results, the answer: each was once the first that did
     # not fit.
-    assert kept == {0, 1, 2, 4, 5}
+    assert counts == {0, 1, 2, 4, 5}
 
 
 @pytest.mark.req("durability.storage_failure_told")
 async def test_on_a_full_disk_a_message_that_is_sent_is_answered_with_500(
-    place: DiskFaultHarness, disk: LimitedDisk
+    harness: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
-    await place.run_turn(PAIR, "#user/1\n!say well")
-    before = place.log_path(PAIR).read_bytes()
+    await harness.run_turn(PAIR, "#user/1\n!say well")
+    before = harness.log_path(PAIR).read_bytes()
     disk.limit_file_size(len(before) + 10)
     with pytest.raises(ServerError, match=r"File too large; nothing of it was kept") as caught:
-        await place.client.send("crab", "#user/2\n!say never")
+        await harness.client.send("crab", "#user/2\n!say never")
     assert caught.value.code == 500
-    assert place.log_path(PAIR).read_bytes() == before
-    await place.client.ping()
+    assert harness.log_path(PAIR).read_bytes() == before
+    await harness.client.ping()
     disk.remove_limit()
-    assert len(await place.check_goes_on(PAIR, "user/3")) == 4
+    assert len(await harness.check_goes_on(PAIR, "user/3")) == 4
 
 
 @pytest.mark.req("durability.storage_failure_told")
 async def test_a_conversation_that_cannot_begin_leaves_nothing(
-    place: DiskFaultHarness, disk: LimitedDisk
+    harness: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
     disk.limit_file_size(40)
-    turn = await place.run_turn(PAIR, "#user/1\n!say never")
+    turn = await harness.run_turn(PAIR, "#user/1\n!say never")
     assert "File too large" in turn.error
-    assert not place.log_path(PAIR).exists()
-    assert place.model.request_count == 0
+    assert not harness.log_path(PAIR).exists()
+    assert harness.model.request_count == 0
     disk.remove_limit()
-    assert len(await place.check_goes_on(PAIR, "user/2")) == 2
+    assert len(await harness.check_goes_on(PAIR, "user/2")) == 2
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_a_compaction_that_cannot_be_kept_changes_nothing(
-    place: DiskFaultHarness, disk: LimitedDisk
+async def test_a_compaction_that_cannot_be_stored_changes_nothing(
+    harness: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
-    await place.run_turn(PAIR, f"#user/1\n{CALLS}")
-    before = place.log_path(PAIR).read_bytes()
+    await harness.run_turn(PAIR, f"#user/1\n{CALLS}")
+    before = harness.log_path(PAIR).read_bytes()
     disk.limit_file_size(len(before) + 50)
     with pytest.raises(ServerError, match="File too large") as caught:
-        await place.client.compact("crab")
+        await harness.client.compact("crab")
     assert caught.value.code == 500
-    assert place.log_path(PAIR).read_bytes() == before
-    assert not (await place.client.list_archives("crab")).archives
+    assert harness.log_path(PAIR).read_bytes() == before
+    assert not (await harness.client.list_archives("crab")).archives
     disk.remove_limit()
-    await place.check_goes_on(PAIR, "user/2")
-    assert await place.client.compact("crab") == "Short. It was."
-    await place.check_goes_on(PAIR, "user/3")
+    await harness.check_goes_on(PAIR, "user/2")
+    assert await harness.client.compact("crab") == "Short. It was."
+    await harness.check_goes_on(PAIR, "user/3")
 
 
 @pytest.mark.req("durability.storage_failure_told")
 @pytest.mark.req("durability.atomic_files")
 async def test_an_agent_that_cannot_be_saved_stays_as_it_was(
-    place: DiskFaultHarness, disk: LimitedDisk
+    harness: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
-    path = place.home / "agents" / "owl.toml"
+    path = harness.home / "agents" / "owl.toml"
     before = path.read_bytes()
     disk.limit_file_size(10)
     with pytest.raises(ServerError, match="File too large") as caught:
-        await place.client.update_agent("owl", {"description": "new"}, prompt="You are another.")
+        await harness.client.update_agent("owl", {"description": "new"}, prompt="You are another.")
     assert caught.value.code == 500
     assert path.read_bytes() == before
     assert {file.name for file in path.parent.iterdir()} == {"crab.toml", "owl.toml"}
-    assert (await place.client.get_agent("owl")).description == ""
+    assert (await harness.client.get_agent("owl")).description == ""
     disk.remove_limit()
-    await place.client.update_agent("owl", {"description": "new"}, prompt="You are another.")
-    assert (await place.client.get_agent("owl")).description == "new"
+    await harness.client.update_agent("owl", {"description": "new"}, prompt="You are another.")
+    assert (await harness.client.get_agent("owl")).description == "new"
 
 
 @pytest.mark.req("accepted.waiting_turn")
 @pytest.mark.req("accepted.steer")
-async def test_on_a_full_disk_turns_in_line_and_steers_are_refused_and_nobody_reads_them(
-    place: DiskFaultHarness, disk: LimitedDisk
+async def test_on_a_full_disk_waiting_turns_and_steers_are_refused_and_never_run(
+    harness: DiskFaultHarness, disk: LimitedDisk
 ) -> None:
-    running = await start_streaming(place, "#user/1\n!say one \n!wait\n!say two")
+    running = await start_streaming(harness, "#user/1\n!say one \n!wait\n!say two")
     disk.limit_file_size(0)
-    turn = await place.run_turn(PAIR, "#user/2\n!say never")
+    turn = await harness.run_turn(PAIR, "#user/2\n!say never")
     assert "File too large" in turn.error
     assert not turn.events
     with pytest.raises(ServerError, match="File too large") as caught:
-        await place.client.send("crab", "#user/3\n!say never")
+        await harness.client.send("crab", "#user/3\n!say never")
     assert caught.value.code == 500
     with pytest.raises(ServerError, match="File too large") as caught:
-        await place.client.steer_session("crab", "#user/1+1\n!say never")
+        await harness.client.steer_session("crab", "#user/1+1\n!say never")
     assert caught.value.code == 500
     disk.remove_limit()
-    await place.client.steer_session("crab", "#user/1+2\n!say steered")
-    place.model.release()
+    await harness.client.steer_session("crab", "#user/1+2\n!say steered")
+    harness.model.release()
     assert not (await running).error
-    await place.check_goes_on(PAIR, "user/4")
-    said = [m.token for m in read_log(place.log_path(PAIR), PAIR).messages if m.token]
-    assert said == ["user/1", "user/1+2", "user/4"]
+    await harness.check_goes_on(PAIR, "user/4")
+    tokens = [m.token for m in read_log(harness.log_path(PAIR), PAIR).messages if m.token]
+    assert tokens == ["user/1", "user/1+2", "user/4"]
 
 
-# ── What stands in the way ─────────────────────────────────────────────────────────────────────
+# ── Unusable files and directories ─────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_a_directory_nobody_can_write_to_is_told_and_the_rest_goes_on(
-    place: DiskFaultHarness,
+async def test_an_unwritable_directory_is_reported_and_other_conversations_go_on(
+    harness: DiskFaultHarness,
 ) -> None:
-    await place.run_turn(PAIR, "#user/1\n!say well")
-    sessions = place.home / "sessions"
-    if os.geteuid() == 0:  # rights do not bind it
-        sessions.rename(place.home / "away")
+    await harness.run_turn(PAIR, "#user/1\n!say well")
+    sessions = harness.home / "sessions"
+    if os.geteuid() == 0:  # permissions do not apply to root
+        sessions.rename(harness.home / "away")
         sessions.touch()
         reason = "File exists"
     else:
         sessions.chmod(0o500)
         reason = "Permission denied"
-    turn = await place.run_turn(OTHER, "#other/1\n!say never")
+    turn = await harness.run_turn(OTHER, "#other/1\n!say never")
     assert reason in turn.error
     with pytest.raises(ServerError, match=reason) as caught:
-        await place.client.send("crab", "#other/2\n!say never", sender="other")
+        await harness.client.send("crab", "#other/2\n!say never", sender="other")
     assert caught.value.code == 500
-    await place.client.ping()
-    assert len((await place.client.list_agents()).agents) == 2
+    await harness.client.ping()
+    assert len((await harness.client.list_agents()).agents) == 2
     if os.geteuid() == 0:
         sessions.unlink()
-        (place.home / "away").rename(sessions)
+        (harness.home / "away").rename(sessions)
     else:
         sessions.chmod(0o700)
-    assert len(await place.check_goes_on(OTHER, "other/3")) == 2
-    assert len(await place.check_goes_on(PAIR, "user/2")) == 4
+    assert len(await harness.check_goes_on(OTHER, "other/3")) == 2
+    assert len(await harness.check_goes_on(PAIR, "user/2")) == 4
 
 
 @pytest.mark.req("durability.storage_failure_told")
 async def test_a_directory_in_the_place_of_a_log_stops_that_conversation_only(
-    place: DiskFaultHarness,
+    harness: DiskFaultHarness,
 ) -> None:
-    await place.run_turn(PAIR, "#user/1\n!say well")
-    path = place.log_path(PAIR)
+    await harness.run_turn(PAIR, "#user/1\n!say well")
+    path = harness.log_path(PAIR)
     path.rename(path.with_suffix(".away"))
     path.mkdir()
     for number in (2, 3):  # with the conversation in memory, and without
-        turn = await place.run_turn(PAIR, f"#user/{number}\n!say never")
+        turn = await harness.run_turn(PAIR, f"#user/{number}\n!say never")
         assert f"the log {make_log_name(PAIR)}" in turn.error
-    await place.client.ping()
-    assert len(await place.check_goes_on(OTHER, "other/1")) == 2
+    await harness.client.ping()
+    assert len(await harness.check_goes_on(OTHER, "other/1")) == 2
     path.rmdir()
     path.with_suffix(".away").rename(path)
-    assert len(await place.check_goes_on(PAIR, "user/4")) == 4
+    assert len(await harness.check_goes_on(PAIR, "user/4")) == 4
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_a_log_that_became_a_link_is_refused(place: DiskFaultHarness, tmp_path: Path) -> None:
-    await place.run_turn(PAIR, "#user/1\n!say well")
-    path = place.log_path(PAIR)
+async def test_a_log_that_became_a_link_is_refused(
+    harness: DiskFaultHarness, tmp_path: Path
+) -> None:
+    await harness.run_turn(PAIR, "#user/1\n!say well")
+    path = harness.log_path(PAIR)
     elsewhere = tmp_path / "elsewhere.jsonl"
     shutil.move(path, elsewhere)
     path.symlink_to(elsewhere)
     before = elsewhere.read_bytes()
     for number in (2, 3):  # with the conversation in memory, and without
-        turn = await place.run_turn(PAIR, f"#user/{number}\n!say never")
+        turn = await harness.run_turn(PAIR, f"#user/{number}\n!say never")
         assert "symbolic link" in turn.error
     with pytest.raises(ServerError, match="symbolic link") as caught:
-        await place.client.list_messages("crab")
+        await harness.client.list_messages("crab")
     assert caught.value.code == 500
     assert elsewhere.read_bytes() == before
-    assert len(await place.check_goes_on(OTHER, "other/1")) == 2
+    assert len(await harness.check_goes_on(OTHER, "other/1")) == 2
     path.unlink()
     shutil.move(elsewhere, path)
-    assert len(await place.check_goes_on(PAIR, "user/4")) == 4
+    assert len(await harness.check_goes_on(PAIR, "user/4")) == 4
 
 
 # ── Signals ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def start_streaming(place: DiskFaultHarness, said: str) -> asyncio.Task[ClientTurn]:
-    """A turn that goes on by itself; returns when the client has read the first of it."""
-    begun = asyncio.Event()
-    turn = ClientTurn(said)
+async def start_streaming(harness: DiskFaultHarness, content: str) -> asyncio.Task[ClientTurn]:
+    """Starts a turn in a task; returns when the client has read the first text."""
+    has_text = asyncio.Event()
+    turn = ClientTurn(content)
 
-    async def listen() -> ClientTurn:
-        async with aclosing(place.client.stream(PAIR.agent, said)) as events:
+    async def read_stream() -> ClientTurn:
+        async with aclosing(harness.client.stream(PAIR.agent, content)) as events:
             async for event in events:
                 record_event(turn, event)
                 if isinstance(event, wire.StreamChunk):
-                    begun.set()
+                    has_text.set()
         return turn
 
-    task = asyncio.ensure_future(listen())
+    task = asyncio.ensure_future(read_stream())
     async with asyncio.timeout(10):
-        await begun.wait()
+        await has_text.wait()
     return task
 
 
 @pytest.mark.req("durability.turn_before_end")
-async def test_a_daemon_that_is_stopped_for_a_while_loses_nothing(place: DiskFaultHarness) -> None:
-    task = await start_streaming(place, "#user/1\n!say one \n!wait\n!chunks 2000 0")
-    place.process.send_signal(signal.SIGSTOP)
-    await place.process.wait_until_stopped()
-    place.model.release()
-    # All is said, or as much as fits between the two.
-    while (answers := place.model.connections) and not any(c.is_write_paused for c in answers):
-        if not place.model.statistics()["answering"]:
+async def test_a_daemon_that_is_stopped_for_a_while_loses_nothing(
+    harness: DiskFaultHarness,
+) -> None:
+    task = await start_streaming(harness, "#user/1\n!say one \n!wait\n!chunks 2000 0")
+    harness.process.send_signal(signal.SIGSTOP)
+    await harness.process.wait_until_stopped()
+    harness.model.release()
+    # Until the model has sent everything, or as much as fits into the buffers.
+    while (answers := harness.model.connections) and not any(c.is_write_paused for c in answers):
+        if not harness.model.statistics()["answering"]:
             break
         await asyncio.sleep(0)
-    place.process.send_signal(signal.SIGCONT)
+    harness.process.send_signal(signal.SIGCONT)
     turn = await task
     assert turn.is_over
     assert not turn.error
-    log = read_log(place.log_path(PAIR), PAIR)
+    log = read_log(harness.log_path(PAIR), PAIR)
     check_turn(turn, log.messages)
     assert len(log.messages[-1].text.split()) == 2001
-    await place.check_goes_on(PAIR, "user/2")
+    await harness.check_goes_on(PAIR, "user/2")
 
 
 @pytest.mark.req("durability.turn_before_end")
-async def test_told_to_stop_it_lets_a_stream_end(place: DiskFaultHarness) -> None:
-    task = await start_streaming(place, "#user/1\n!say one \n!wait\n!say two")
-    place.process.send_signal(signal.SIGTERM)
-    while (place.home / "run" / "crabtalk.sock").exists():
+async def test_a_daemon_told_to_stop_lets_a_stream_end(harness: DiskFaultHarness) -> None:
+    task = await start_streaming(harness, "#user/1\n!say one \n!wait\n!say two")
+    harness.process.send_signal(signal.SIGTERM)
+    while (harness.home / "run" / "crabtalk.sock").exists():
         await asyncio.sleep(0.001)
-    place.model.release()
+    harness.model.release()
     turn = await task
     assert turn.is_over
     assert not turn.error
-    assert await place.process.wait_for_exit() == 0
-    log = read_log(place.log_path(PAIR), PAIR)
+    assert await harness.process.wait_for_exit() == 0
+    log = read_log(harness.log_path(PAIR), PAIR)
     check_turn(turn, log.messages)
     assert log.messages[-1].text == "one two"
 
 
 @pytest.mark.req("durability.before_model")
-async def test_told_to_stop_it_does_not_wait_for_ever_and_keeps_what_was_said(home: Path) -> None:
+async def test_a_daemon_told_to_stop_does_not_wait_forever_and_keeps_the_users_message(
+    home: Path,
+) -> None:
     async with model_server() as model:
         prepare_home(home, model)
         with (home / "config.toml").open("a") as config:
             config.write("[limits]\ndrain_timeout = 0.2\n")
         async with run_process(home) as process, connect(home=home, reconnect_timeout=0) as client:
-            place = DiskFaultHarness(home, model, process, client)
-            task = await start_streaming(place, "#user/1\n!say one \n!hang")
+            harness = DiskFaultHarness(home, model, process, client)
+            task = await start_streaming(harness, "#user/1\n!say one \n!hang")
             process.send_signal(signal.SIGTERM)
             with pytest.raises(ServerError) as caught:
                 await task
             assert caught.value.code == 503
             assert await process.wait_for_exit() == 0
-            assert read_log(place.log_path(PAIR), PAIR).messages == [
+            assert read_log(harness.log_path(PAIR), PAIR).messages == [
                 SeenMessage("user", "#user/1\n!say one \n!hang")
             ]
             await process.start()
-            await place.check_goes_on(PAIR, "user/2")
+            await harness.check_goes_on(PAIR, "user/2")
 
 
 @pytest.mark.req("durability.no_dangling_calls")
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_run_killed_while_its_calls_are_being_kept_leaves_none_open(fails: bool) -> None:
+async def test_a_run_killed_while_its_calls_are_stored_leaves_none_open(fails: bool) -> None:
     storage = WatchedStorage()
     gate = storage.append_gates[1] = Gate()
     storage.failing_appends = {1} if fails else set()
@@ -411,26 +417,26 @@ async def test_a_run_killed_while_its_calls_are_being_kept_leaves_none_open(fail
 async def test_all_that_is_written_is_flushed_before_the_model_is_asked(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The size each file had when it was last flushed, by the real calls."""
+    """Records the size of each file at its last flush, by the real system calls."""
     flushed: dict[int, int] = {}
 
-    def watched(name: str) -> None:
-        flush = getattr(os, name)
+    def record_flushes(name: str) -> None:
+        real_flush = getattr(os, name)
 
-        def watch(descriptor: int) -> None:
-            flush(descriptor)
+        def flush(descriptor: int) -> None:
+            real_flush(descriptor)
             status = os.fstat(descriptor)
             flushed[status.st_ino] = status.st_size
 
-        monkeypatch.setattr(os, name, watch)
+        monkeypatch.setattr(os, name, flush)
 
-    watched("fsync")
-    watched("fdatasync")
+    record_flushes("fsync")
+    record_flushes("fdatasync")
     home.mkdir()
     path = log_path(home, PAIR)
     sizes: list[int] = []
 
-    async def asked(request: Request) -> None:
+    async def check_flushed(request: Request) -> None:
         status = path.stat()
         assert json.dumps(request.messages[-1].text).encode() in path.read_bytes()
         assert flushed[status.st_ino] == status.st_size
@@ -440,7 +446,7 @@ async def test_all_that_is_written_is_flushed_before_the_model_is_asked(
 
     call = ToolCall("c", "slow", '{"ms": 0, "say": "a"}')
     provider = ScriptedProvider(answer_with_calls(call), "one", "two")
-    provider.on_request = asked
+    provider.on_request = check_flushed
     storage = FileStorage(home)
     runtime = Runtime(storage, provider, Env(SlowToolHook()))
     runtime.register(Agent("crab", "You are crab.", model="m"))
@@ -460,11 +466,11 @@ async def test_many_conversations_share_a_flush_and_none_goes_without(home: Path
     storage = FileStorage(home)
     before: list[int] = []
 
-    async def asked(request: Request) -> None:
+    async def count_flushes(request: Request) -> None:
         before.append(storage.log_writer.flushes)
 
     provider = ScriptedProvider(respond=lambda request: "well")
-    provider.on_request = asked
+    provider.on_request = count_flushes
     runtime = Runtime(storage, provider)
     runtime.register(Agent("crab", "You are crab.", model="m"))
     await asyncio.gather(*(runtime.send("crab", "hi", sender=f"s{n}") for n in range(64)))

@@ -1,5 +1,5 @@
-"""Killed at any moment under clients that repeat what they say: each key is run once at most, and
-every client has an outcome that the log agrees with."""
+"""The daemon is killed at any moment while clients repeat their messages: each key runs at most
+once, and every client gets an outcome that matches the log."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from tests.crash.keyed_stress import KeyedReport, run_keyed_stress
 
 
 def run_seeded_stress(home: Path, kills: int) -> KeyedReport:
-    """Seeds differ from run to run; CRABTALK_CRASH_SEED brings one back."""
+    """The seed is random; set CRABTALK_CRASH_SEED to repeat a run."""
     seed = os.environ.get("CRABTALK_CRASH_SEED") or secrets.token_hex(4)
     try:
         report = asyncio.run(run_keyed_stress(home, seed, kills))

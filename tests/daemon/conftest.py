@@ -1,5 +1,5 @@
-"""What clients can see of conversations is the same wherever they are kept: these suites run on
-files and on PostgreSQL."""
+"""Runs the test modules about conversations on files and on PostgreSQL: clients see no
+difference."""
 
 from inspect import signature
 
@@ -11,7 +11,7 @@ SUITES = {
     *("test_stream", "test_restart", "test_seed_agent_first", "test_seed_conversations"),
     "test_seed_multi_agent",
 }
-# Less about conversations: on PostgreSQL among the proofs that take minutes.
+# Less about conversations: on PostgreSQL they are marked as slow.
 SLOW = {"test_server", "test_bus", "test_feed", "test_recall", "test_agents"}
 
 

@@ -1,4 +1,4 @@
-"""`crabtalkd run` as a process of the tests' own, and a client that finds it again and again."""
+"""`crabtalkd run` as a child process of a test, and a client that reconnects to it."""
 
 import asyncio
 from contextlib import aclosing
@@ -13,21 +13,19 @@ from tests.forked_programs import PIPE, ForkedProcess
 
 
 class CrabtalkdProcess(LaunchedDaemon):
-    """The program itself."""
-
     def fork_process(self) -> ForkedProcess:
         return CRABTALKD_PROGRAM.start("run", "--home", self.home, "--tcp", "off", stderr=PIPE)
 
 
 class NotificationListener:
-    """A client that wants to know what an agent says, whatever becomes of the daemon.
+    """A client that collects what an agent says, and reconnects when the daemon restarts.
 
-    `heard` is what it was told: the sender and the text of each turn that was over.
+    `received` has the sender and the text of each completed turn.
     """
 
     def __init__(self, home: Path, agent: str) -> None:
         self.received: list[tuple[str, str]] = []
-        self.disconnects = 0  # it has lost its daemon
+        self.disconnects = 0  # lost connections
         self._home = home
         self._agent = agent
         self._texts: dict[str, str] = {}
@@ -53,14 +51,14 @@ class NotificationListener:
             self.received.append((event.sender, self._texts.pop(event.run_id, "")))
 
     async def wait_until_listening(self) -> None:
-        """Talks to the agent until that is heard: whatever happens next will be, too."""
+        """Send messages until one is received, so that later ones certainly are."""
         knocks = self._count("knock")
         async with asyncio.timeout(PATIENCE), connect(home=self._home) as client:
             while self._count("knock") == knocks:
                 await client.send(self._agent, "!say here", sender="knock")
 
     async def wait_for_notifications(self, *expected: tuple[str, str]) -> None:
-        """Exactly that, but for what it said to be there."""
+        """Wait for exactly these, apart from the messages of `wait_until_listening`."""
         async with asyncio.timeout(PATIENCE):
             while len(self.notifications) < len(expected):
                 await asyncio.sleep(0.005)
@@ -68,7 +66,7 @@ class NotificationListener:
 
     @property
     def notifications(self) -> list[tuple[str, str]]:
-        return [one for one in self.received if one[0] != "knock"]
+        return [notification for notification in self.received if notification[0] != "knock"]
 
     def _count(self, sender: str) -> int:
-        return sum(one[0] == sender for one in self.received)
+        return sum(notification[0] == sender for notification in self.received)

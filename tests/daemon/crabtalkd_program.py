@@ -1,7 +1,7 @@
-"""crabtalkd as a process: one that need not load what it consists of, and the installed one.
+"""crabtalkd as a process: a fast one forked from preloaded modules, and the installed one.
 
-A test of how it is loaded, or of what it finds around it, starts the installed one; and for each
-command there is a test that does.
+Tests of imports or of the environment start the installed one; each command has at least one test
+that does.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ CRABTALKD_PROGRAM = ForkedProgram(
 async def run_installed(
     *words: str | Path, env: Mapping[str, str] | None = None
 ) -> tuple[int | None, str, str]:
-    """Status and all that was said, of the program as users start it."""
+    """Run the program as users start it. Returns exit status, stdout and stderr."""
     process = await asyncio.create_subprocess_exec(
         *(CRABTALKD, *words),
         stdin=DEVNULL,

@@ -1,6 +1,6 @@
-"""Clients that publish at a given rate and do not wait for answers, and one that pings meanwhile.
+"""Clients that publish at a given rate without waiting for answers, and one that pings meanwhile.
 
-For the tests and for the bench: what they count is what came of every single event.
+For tests and benchmarks. The publishers count the answer to every event.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from crabtalk.client import connect
 from crabtalk.protocol import FrameDecoder, encode_frame, wire
 from crabtalk.transport import RunFiles
 
-# Requests that one connection may have sent ahead, so that a daemon that is slow slows them down.
-# More would come back in one go, and reading those answers would hold up the pings.
+# Unanswered requests per connection, so that a slow daemon slows the publishers down. With more,
+# reading all their answers at once would delay the pings.
 MAX_UNANSWERED = 256
-# Between two pings, seconds.
+# Seconds between two pings.
 PING_INTERVAL = 0.002
 
 
 class Publisher(asyncio.Protocol):
-    """One connection. `answers` counts each kind of answer: accepted, or the code of an error."""
+    """One connection. `answers` counts answers by kind: accepted, or an error code."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -34,7 +34,7 @@ class Publisher(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def publish(self, frame: bytes) -> bool:
-        """False when it would be too far ahead."""
+        """False if too many requests are unanswered."""
         if self.sent - self.answered >= MAX_UNANSWERED:
             return False
         self.transport.write(frame)
@@ -55,28 +55,28 @@ class Publisher(asyncio.Protocol):
 async def publish_events(
     home: Path, sources: list[str], *, rate: int, count: int, connections: int = 4
 ) -> tuple[Counter[str], set[str], float]:
-    """So many events, the sources in turn: what was answered, with which reasons, in how many
-    seconds."""
+    """Publish `count` events to the sources in turn. Returns the answers by kind, the error
+    messages and the seconds taken."""
     loop = asyncio.get_running_loop()
     path = str(RunFiles.for_home(home).socket_path)
     publishers = [
         (await loop.create_unix_connection(Publisher, path))[1] for _ in range(connections)
     ]
     frames = [encode_frame(make_publish_request(source)) for source in sources]
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     sent = 0
     while sent < count:
-        due = min(count, int((time.perf_counter() - begun) * rate) + 1)
+        due = min(count, int((time.perf_counter() - started_at) * rate) + 1)
         while sent < due and publishers[sent % connections].publish(frames[sent % len(frames)]):
             sent += 1
         await asyncio.sleep(0.001)
-    while any(one.answered < one.sent for one in publishers):
+    while any(publisher.answered < publisher.sent for publisher in publishers):
         await asyncio.sleep(0.001)
-    taken = time.perf_counter() - begun
-    for one in publishers:
-        one.transport.close()
-    answers = sum((one.answers for one in publishers), Counter[str]())
-    return answers, set[str]().union(*(one.reasons for one in publishers)), taken
+    seconds = time.perf_counter() - started_at
+    for publisher in publishers:
+        publisher.transport.close()
+    answers = sum((publisher.answers for publisher in publishers), Counter[str]())
+    return answers, set[str]().union(*(publisher.reasons for publisher in publishers)), seconds
 
 
 def make_publish_request(source: str) -> wire.ClientMessage:
@@ -84,14 +84,14 @@ def make_publish_request(source: str) -> wire.ClientMessage:
     return wire.ClientMessage(publish_event=message)
 
 
-async def measure_pings(home: Path, until: asyncio.Event) -> list[float]:
-    """Milliseconds of each. One that is not answered fails."""
-    taken = []
+async def measure_pings(home: Path, stop: asyncio.Event) -> list[float]:
+    """The milliseconds of each ping. Fails if one is not answered."""
+    milliseconds = []
     async with connect(home=home) as client:
         await client.ping()
-        while not until.is_set():
-            begun = time.perf_counter()
+        while not stop.is_set():
+            started_at = time.perf_counter()
             await client.ping()
-            taken.append((time.perf_counter() - begun) * 1e3)
+            milliseconds.append((time.perf_counter() - started_at) * 1e3)
             await asyncio.sleep(PING_INTERVAL)
-    return taken
+    return milliseconds

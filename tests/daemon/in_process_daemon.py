@@ -1,11 +1,11 @@
-"""A daemon in this process, with everything real but the model: files, engine, socket, clients.
+"""A daemon in the test process. Only the model is scripted; files, engine and socket are real.
 
-    async with served(tmp_path) as daemon, daemon.client() as client:
-        events = await told(client.stream("crab", "!say hello"))
+    async with run_daemon(tmp_path) as daemon, daemon.client() as client:
+        events = await collect_events(client.stream("crab", "!say hello"))
 
-Tools are coroutine functions of the test's, by name. A home that is there already is used as it is:
-a second `served` with the same path and the same model is a restart. While DATABASE names one, its
-conversations and agents are there.
+Tools are coroutine functions of the test, by name. An existing home is used as it is, so a second
+`run_daemon` with the same path and model is a restart. If DATABASE is set, conversations and agents
+are stored there.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ from tests.model_server import ModelServer, model_server
 from tests.postgres import execute_sql
 from tests.scripted_server import RawPeer
 
-# No test waits longer for anything.
+# The longest time that a test waits for anything, in seconds.
 PATIENCE = 30
 AGENTS = {"crab": 'prompt = "You are crab."\n', "twin": 'prompt = "You are twin."\n'}
 
-# One model, which fails at once when it is not there.
+# One model, without retries.
 CONFIG = '[llm]\nbase_url = "{url}"\nmodel = "scripted"\nmax_retries = 0\n'
 
-# The url of the database that homes name; empty, and they keep everything themselves.
+# The url of the database to use; empty for files.
 DATABASE = ""
 LOG_LINES = """
 SELECT handle, body FROM entries JOIN conversations ON conversation = conversations.id
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class FunctionTools(Hook):
-    """Each tool is a coroutine function of the test's."""
+    """Offers coroutine functions of the test as tools."""
 
     def __init__(self, **tools: ToolFunction) -> None:
         self._tools = tools
@@ -67,12 +67,12 @@ class FunctionTools(Hook):
         return [Tool(name, f"does {name}") for name in self._tools]
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
-        carry = self._tools.get(call.name)
-        return carry(call) if carry is not None else None
+        function = self._tools.get(call.name)
+        return function(call) if function is not None else None
 
 
 class InProcessDaemon:
-    """A daemon that runs, and the model it asks."""
+    """A running daemon and its model."""
 
     def __init__(self, home: Path, model: ModelServer, daemon: Daemon, listener: Listener) -> None:
         self.home = home
@@ -94,23 +94,23 @@ class InProcessDaemon:
 
     @property
     def sessions_directory(self) -> Path:
-        """Where the logs are."""
+        """The directory of the logs; a fresh export if they are in a database."""
         return self.home.with_name("exported") if DATABASE else self.home / "sessions"
 
     @property
     def log_paths(self) -> list[Path]:
-        """Those of all conversations. Of those in a database: what they would be in files."""
+        """The logs of all conversations. Those in a database are exported to files."""
         if DATABASE:
             export_logs(self.sessions_directory)
         return sorted(self.sessions_directory.glob("*.jsonl"))
 
     def read_log(self) -> list[dict[str, Any]]:
-        """That of the only conversation there is, line by line."""
+        """The parsed lines of the only log there is."""
         (path,) = self.log_paths
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def read_messages(self) -> list[dict[str, Any]]:
-        """The messages in it."""
+        """The messages in that log."""
         return [line["message"] for line in self.read_log() if line["kind"] == "message"]
 
 
@@ -133,11 +133,11 @@ async def run_daemon(
     return_seconds: float = RETURN_SECONDS,
     server: type[DaemonServer] = DaemonServer,
 ) -> AsyncIterator[InProcessDaemon]:
-    """Serves the home in `path`; `agents` and `config` are what its files say, if there are none.
+    """Run a daemon with a home in `path`. A new home gets files for `agents` and `config`.
 
-    With `hooks` agents have all built-in tools, and those; else `tools` are all they have.
-    Without a model it has one of its own, which compacts anything into `summary`. {url} in the
-    config is the model's.
+    With `hooks`, agents have all built-in tools and those hooks; otherwise only `tools`. Without a
+    `model` it starts one, which compacts anything into `summary`. {url} in the config is replaced
+    by the model's url.
     """
     home = path / "home"
     async with AsyncExitStack() as stack:
@@ -158,7 +158,7 @@ async def run_daemon(
             limits=limits,
             feed_limits=feed_limits,
             event_limits=event_limits,
-            # However busy the machine, a first turn has the servers its test speaks of.
+            # Wait for MCP servers even on a busy machine.
             mcp_limits=mcp_limits or McpLimits(mcp_wait_seconds=PATIENCE),
             hook=FunctionTools(**tools or {}) if hooks is None else None,
             hooks=hooks or {},
@@ -185,7 +185,7 @@ async def install_agents(storage: PostgresStorage, agents: Mapping[str, str]) ->
 
 
 def export_logs(directory: Path) -> None:
-    """The logs of all conversations, anew."""
+    """Export the logs of all conversations, replacing an earlier export."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     for row in execute_sql(DATABASE, LOG_LINES):
@@ -194,7 +194,7 @@ def export_logs(directory: Path) -> None:
 
 
 class AgentRow:
-    """An agent's text where that is in the database, used as its file would be."""
+    """An agent's text in the database, with the methods of a Path."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -229,20 +229,17 @@ def prepare_home(home: Path, agents: Mapping[str, str], config: str) -> None:
 
 
 class FeedFollower:
-    """A subscriber of the feed, and what it has heard."""
+    """A subscriber of the feed, with the events it received."""
 
     def __init__(self) -> None:
         self.events: list[wire.AgentEventMsg] = []
 
     async def follow(self, feed: AsyncGenerator[wire.AgentEventMsg, None]) -> None:
         async for event in feed:
-            self.hear(event)
-
-    def hear(self, event: wire.AgentEventMsg) -> None:
-        self.events.append(event)
+            self.events.append(event)
 
     async def wait_until_done(self, runs: int = 1) -> list[wire.AgentEventMsg]:
-        """All of it, when so many runs are over."""
+        """The events so far, after `runs` runs are over."""
         await wait_until(lambda: sum(event.kind == wire.DONE for event in self.events) >= runs)
         return self.events
 
@@ -255,7 +252,7 @@ async def follow_feed(
     sender: str | None = None,
     all_kinds: bool = False,
 ) -> AsyncIterator[FeedFollower]:
-    """Hears everything that happens inside the block."""
+    """Subscribe to the feed for the duration of the block."""
     follower = FeedFollower()
     others = len(daemon.daemon.feed)
     async with daemon.client() as client:
@@ -269,17 +266,17 @@ async def follow_feed(
             await asyncio.wait([task])
 
 
-# ── What came of it ────────────────────────────────────────────────────────────────────────────
+# ── Results ────────────────────────────────────────────────────────────────────────────────────
 
 
 async def collect_events(stream: AsyncGenerator[T, None]) -> list[T]:
-    """All there is to it."""
+    """All events of a stream, up to its end."""
     async with asyncio.timeout(PATIENCE), aclosing(stream):
         return [event async for event in stream]
 
 
 async def wait_for_event(stream: AsyncGenerator[Any, None], kind: type[T]) -> T:
-    """The next event of a kind; those before it are skipped."""
+    """The next event of a kind; skips those before it."""
     async with asyncio.timeout(PATIENCE):
         while True:
             event = await anext(stream)
@@ -292,15 +289,15 @@ async def wait_with_timeout(work: Awaitable[T]) -> T:
         return await work
 
 
-async def wait_until(claim: Callable[[], bool]) -> None:
-    """Waits until something in this process is so."""
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition in this process holds."""
     async with asyncio.timeout(PATIENCE):
-        while not claim():
+        while not condition():
             await asyncio.sleep(0)
 
 
 async def expect_error_code(request: Awaitable[Any]) -> int:
-    """The code of the error a request is answered with."""
+    """The code of the error that answers a request."""
     with pytest.raises(ServerError) as caught:
         await wait_with_timeout(request)
     assert caught.value.message.strip(), "an error says why"
@@ -311,34 +308,34 @@ ToolCalls = Sequence[tuple[str, Mapping[str, Any] | str]]  # names and arguments
 
 
 def script_tool_calls(*steps: ToolCalls) -> str:
-    """The script of a model that makes these calls, step after step, and then says done."""
-    made = [
+    """A model script that makes these calls, step after step, and then says done."""
+    scripts = [
         "\n".join(
             f"!tool {name} {arguments if isinstance(arguments, str) else json.dumps(arguments)}"
             for name, arguments in step
         )
         for step in steps
     ]
-    return "\n!then\n".join([*made, "!say done"])
+    return "\n!then\n".join([*scripts, "!say done"])
 
 
 async def run_tool_calls(
     client: Client, agent: str, *steps: ToolCalls, **options: Any
 ) -> list[wire.ToolResultEvent]:
-    """Has an agent make these calls in one turn. What came of them, in call order."""
+    """Have an agent make these calls in one turn. Returns the results in call order."""
     return select_tool_results(
         await collect_events(client.stream(agent, script_tool_calls(*steps), **options))
     )
 
 
 def select_tool_results(events: list[Event]) -> list[wire.ToolResultEvent]:
-    """Of all calls of a stream, in call order: the scripted model numbers them."""
-    found = [event for event in events if isinstance(event, wire.ToolResultEvent)]
-    return sorted(found, key=lambda event: int(event.call_id.removeprefix("call_")))
+    """The tool results of a stream in call order, which the ids of the scripted model have."""
+    results = [event for event in events if isinstance(event, wire.ToolResultEvent)]
+    return sorted(results, key=lambda event: int(event.call_id.removeprefix("call_")))
 
 
 def collect_text(events: list[Event]) -> str:
-    """The text of a stream."""
+    """The whole text of a stream."""
     return "".join(event.content for event in events if isinstance(event, wire.StreamChunk))
 
 
@@ -349,12 +346,12 @@ def get_stream_end(events: list[Event]) -> wire.StreamEnd:
 
 
 def list_request_messages(request: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a model was shown: role and text of each message."""
+    """Role and text of each message that a model got."""
     return [(message["role"], message.get("content") or "") for message in request["messages"]]
 
 
 def list_framing_messages(request: dict[str, Any]) -> list[str]:
-    """The messages that explain who speaks."""
+    """The messages that say which agent speaks."""
     return [
         text
         for role, text in list_request_messages(request)
@@ -363,6 +360,6 @@ def list_framing_messages(request: dict[str, Any]) -> list[str]:
 
 
 async def read_conversation(client: Client, agent: str, sender: str = "") -> list[tuple[str, str]]:
-    """Role and text of all a conversation has."""
+    """Role and text of all messages of a conversation."""
     page = await client.list_messages(agent, sender=sender)
     return [(message.role, message.content) for message in page.messages]

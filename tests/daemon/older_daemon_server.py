@@ -1,4 +1,4 @@
-"""OlderServer: a daemon of before keys, for programs that must work with one still."""
+"""OlderDaemonServer: a daemon without keys, for programs that must still work with one."""
 
 from collections.abc import AsyncGenerator
 
@@ -7,7 +7,7 @@ from crabtalk.protocol import PROTOCOL_VERSION, Server, wire
 
 
 class OlderDaemonServer(DaemonServer):
-    """Announces no features, and does not see the fields and requests that belong to them."""
+    """Announces no features, and ignores their fields and requests."""
 
     async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
         return wire.WelcomeMsg(protocol_version=PROTOCOL_VERSION, server_version="0.1.0")

@@ -1,4 +1,4 @@
-"""Agents over the wire: made, read, changed, renamed, removed, and files that cannot be used."""
+"""Agents over the wire: create, read, update, rename, delete, and invalid files."""
 
 import json
 import stat
@@ -18,7 +18,7 @@ from tests.daemon.in_process_daemon import (
     wait_for_event,
 )
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 SERVER = {
@@ -115,7 +115,7 @@ async def test_a_new_agent_can_be_talked_to_at_once_and_has_a_file(tmp_path: Pat
         ("owl", "p", '{"mcps": [{"name": "g", "command": "x", "auth": "********"}]}'),
     ],
 )
-async def test_an_agent_that_cannot_be_is_refused_and_leaves_nothing(
+async def test_an_invalid_agent_is_refused_and_creates_no_file(
     tmp_path: Path, name: str, prompt: str, config: str
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -126,7 +126,7 @@ async def test_an_agent_that_cannot_be_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.req("agents.update")
-async def test_an_update_keeps_the_prompt_and_what_people_wrote_around_it(tmp_path: Path) -> None:
+async def test_an_update_keeps_the_prompt_comments_and_unknown_keys(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, agents={"crab": AGENT_FILE}) as daemon,
         daemon.client() as client,
@@ -142,7 +142,7 @@ async def test_an_update_keeps_the_prompt_and_what_people_wrote_around_it(tmp_pa
 
 
 @pytest.mark.req("agents.update")
-async def test_an_update_replaces_settings_takes_a_new_prompt_and_holds_from_the_next_turn(
+async def test_an_update_replaces_settings_and_prompt_from_the_next_turn_on(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -162,7 +162,7 @@ async def test_an_update_replaces_settings_takes_a_new_prompt_and_holds_from_the
 
 
 @pytest.mark.req("agents.update")
-async def test_an_update_of_an_agent_that_is_not_there_makes_it(tmp_path: Path) -> None:
+async def test_an_update_of_an_unknown_agent_creates_it(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         assert (await client.update_agent("owl", {}, prompt="You are owl.")).name == "owl"
         assert (await client.send("owl", "hello")).agent == "owl"
@@ -172,15 +172,17 @@ async def test_an_update_of_an_agent_that_is_not_there_makes_it(tmp_path: Path) 
 
 
 @pytest.mark.req("agents.secrets")
-async def test_secrets_come_back_masked_and_go_back_in_unharmed(tmp_path: Path) -> None:
+async def test_secrets_are_masked_in_answers_and_unchanged_by_masked_updates(
+    tmp_path: Path,
+) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
-        made = await client.create_agent("owl", "You are owl.", {"mcps": [SERVER]})
-        seen = [made, await client.get_agent("owl"), *(await client.list_agents()).agents]
+        created = await client.create_agent("owl", "You are owl.", {"mcps": [SERVER]})
+        seen = [created, await client.get_agent("owl"), *(await client.list_agents()).agents]
         assert all("s3cret" not in info.config for info in seen)
-        (server,) = read_settings(made)["mcps"]
+        (server,) = read_settings(created)["mcps"]
         assert server["env"] == {"TOKEN": "********", "HOST": "********"}
         assert server["auth"] == "********"
-        config = read_settings(made) | {"description": "wise"}
+        config = read_settings(created) | {"description": "wise"}
         config["mcps"][0]["env"]["HOST"] = "elsewhere.org"
         updated = await client.update_agent("owl", config)
         assert "s3cret" not in updated.config
@@ -217,7 +219,7 @@ async def test_a_deleted_agent_is_gone_and_its_conversations_can_still_be_read(
 
 @pytest.mark.req("agents.rename")
 async def test_a_renamed_agent_is_the_same_under_another_name(tmp_path: Path) -> None:
-    """Its conversations stay under the old one."""
+    """Its conversations stay under the old name."""
     agents = {"twin": f'# mine\nprompt = "You are twin."\n[[mcps]]\n{format_server(SERVER)}'}
     async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("twin", "hello")
@@ -242,7 +244,7 @@ def format_server(server: dict[str, Any]) -> str:
 
 @pytest.mark.req("agents.rename")
 @pytest.mark.on_files
-async def test_renaming_is_refused_for_crab_and_for_names_that_are_taken_or_none(
+async def test_renaming_is_refused_for_crab_and_for_names_that_are_taken_or_invalid(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -296,7 +298,7 @@ async def test_an_agent_whose_file_breaks_while_it_is_in_use_stays_as_it_was(
 
 
 @pytest.mark.req("agents.broken")
-async def test_a_broken_agent_can_be_deleted_and_is_no_problem_any_more(tmp_path: Path) -> None:
+async def test_a_broken_agent_can_be_deleted_which_removes_the_problem(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "c"\n', "owl": "prompt = "}
     async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         assert await expect_error_code(client.create_agent("owl", "You are owl.")) == 400
@@ -307,7 +309,7 @@ async def test_a_broken_agent_can_be_deleted_and_is_no_problem_any_more(tmp_path
 
 
 @pytest.mark.req("agents.broken")
-async def test_a_broken_agent_that_is_mended_by_an_update_is_no_problem_any_more(
+async def test_an_update_repairs_a_broken_agent(
     tmp_path: Path,
 ) -> None:
     agents = {"crab": 'prompt = "c"\n', "owl": "thinking = 7\n"}

@@ -1,4 +1,4 @@
-"""Bounds on what clients say, and what becomes of it when the daemon stops."""
+"""Limits on client input, and what happens to waiting messages when the daemon stops."""
 
 import asyncio
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.daemon.in_process_daemon import run_daemon, wait_for_event, wait_unti
 
 
 @pytest.mark.req("bounds.held_bytes")
-async def test_what_waits_to_be_read_is_bounded_in_size(tmp_path: Path) -> None:
+async def test_the_size_of_waiting_messages_is_limited(tmp_path: Path) -> None:
     limits = RuntimeLimits(held_bytes=1000)
     async with run_daemon(tmp_path, limits=limits) as daemon, daemon.client() as client:
         running = client.stream("crab", "!wait\n!say ok")
@@ -33,7 +33,7 @@ async def test_what_waits_to_be_read_is_bounded_in_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("bounds.sender")
-async def test_names_and_settings_have_a_length_they_may_have(tmp_path: Path) -> None:
+async def test_names_and_settings_are_limited_in_length(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hi", sender="s" * 1024)
         for request in (
@@ -50,7 +50,7 @@ async def test_names_and_settings_have_a_length_they_may_have(tmp_path: Path) ->
 
 
 @pytest.mark.req("durability.detached_at_close")
-async def test_a_turn_that_waits_and_was_to_outlive_its_client_is_kept_at_the_end(
+async def test_a_waiting_detached_turn_is_stored_when_the_daemon_stops(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -69,7 +69,7 @@ async def test_a_turn_that_waits_and_was_to_outlive_its_client_is_kept_at_the_en
 
 
 @pytest.mark.req("agents.hand_edits")
-async def test_what_a_person_wrote_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+async def test_concurrent_edits_by_a_person_are_not_overwritten(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         daemon.agent_file("hand").write_text('prompt = "by hand"\n')
         daemon.agent_file("twin").write_text('prompt = "Mended."\n')
@@ -85,8 +85,9 @@ async def test_what_a_person_wrote_meanwhile_is_not_overwritten(tmp_path: Path) 
         assert caught.value.code == 404
 
 
-async def test_a_model_is_not_made_active_where_there_is_none(tmp_path: Path) -> None:
+async def test_an_unreachable_provider_accepts_any_active_model(tmp_path: Path) -> None:
     config = '[[providers]]\nname = "x"\nkind = "openai"\nbase_url = "http://127.0.0.1:9"\n'
     async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:
-        await client.set_active_model("anything")  # it cannot be asked, so it may well have it
+        # The provider cannot be asked, so any name is accepted.
+        await client.set_active_model("anything")
     assert "anything" in (daemon.home / "config.toml").read_text()

@@ -1,4 +1,4 @@
-"""The event bus through a real socket: one agent's end is another's beginning."""
+"""The event bus through a real socket: the end of one agent's turn starts another agent."""
 
 import asyncio
 import gc
@@ -43,7 +43,7 @@ FAILED = "agent:crab:failed"
 
 
 async def wait_until_quiet(daemon: InProcessDaemon) -> None:
-    """Until nothing runs, and nothing that was published waits."""
+    """Wait until nothing runs and no published event waits."""
     runtime, bus = daemon.daemon.runtime, daemon.daemon.bus
 
     def is_quiet() -> bool:
@@ -58,7 +58,7 @@ async def wait_until_quiet(daemon: InProcessDaemon) -> None:
 async def list_fired_texts(
     daemon: InProcessDaemon, client: Client, agent: str, source: str
 ) -> list[str]:
-    """What an agent was told of a source, when all is quiet."""
+    """The event texts of a source that an agent got, after all runs are over."""
     await wait_until_quiet(daemon)
     sender = f"event:{source}"
     listed = await client.list_conversations(agent=agent, sender=sender)
@@ -79,16 +79,21 @@ def format_table(number: int, source: str, target: str, *, once: bool = False) -
 
 
 async def read_subscriptions(client: Client) -> list[tuple[int, str, str, bool]]:
-    found = (await client.list_subscriptions()).subscriptions
-    return [(one.id, one.source, one.target_agent, one.once) for one in found]
+    subscriptions = (await client.list_subscriptions()).subscriptions
+    return [
+        (subscription.id, subscription.source, subscription.target_agent, subscription.once)
+        for subscription in subscriptions
+    ]
 
 
-# ── What is published, and what comes of it ────────────────────────────────────────────────────
+# ── Publishing ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("events.done")
 @pytest.mark.req("events.conversation")
-async def test_the_end_of_one_agents_turn_begins_anothers_with_its_text(tmp_path: Path) -> None:
+async def test_the_end_of_one_agents_turn_starts_another_agent_with_its_text(
+    tmp_path: Path,
+) -> None:
     """And so on down the chain, each in its own conversation with the source."""
     async with run_daemon(tmp_path, agents=THREE) as daemon, daemon.client() as client:
         await client.subscribe_event(DONE, "twin")
@@ -108,7 +113,7 @@ async def test_the_end_of_one_agents_turn_begins_anothers_with_its_text(tmp_path
 
 
 @pytest.mark.one_loop
-async def test_the_example_of_the_page_on_events_works_as_it_stands(tmp_path: Path) -> None:
+async def test_the_example_in_the_events_page_works(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "events.md").read_text(encoding="utf-8")
     program = page.partition("```python\n")[2].partition("```")[0]
     agents = {**AGENTS, "scout": 'prompt = "You are scout."\n'}
@@ -120,8 +125,8 @@ async def test_the_example_of_the_page_on_events_works_as_it_stands(tmp_path: Pa
         assert await list_fired_texts(daemon, client, "scout", "rss:fetch") == [
             "Crabs found on the moon"
         ]
-        told_of = await list_fired_texts(daemon, client, "crab", "agent:scout:done")
-        assert told_of == ["heard: Crabs found on the moon"]
+        texts = await list_fired_texts(daemon, client, "crab", "agent:scout:done")
+        assert texts == ["heard: Crabs found on the moon"]
 
 
 @pytest.mark.req("events.done")
@@ -148,7 +153,7 @@ async def test_every_way_to_run_a_turn_publishes_its_end(tmp_path: Path, way: st
         ),
     ],
 )
-async def test_a_turn_that_fails_or_says_nothing_is_a_source_of_its_own_with_the_reason(
+async def test_a_turn_that_fails_or_says_nothing_publishes_failed_with_the_reason(
     tmp_path: Path, content: str, expected: str
 ) -> None:
     agents = {**AGENTS, "crab": 'prompt = "You are crab."\nmax_iterations = 2\n'}
@@ -162,7 +167,7 @@ async def test_a_turn_that_fails_or_says_nothing_is_a_source_of_its_own_with_the
 
 
 @pytest.mark.req("events.failed")
-async def test_a_turn_that_was_killed_says_so(tmp_path: Path) -> None:
+async def test_a_killed_turn_publishes_failed(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event(FAILED, "twin")
         turn = asyncio.ensure_future(collect_events(client.stream("crab", "!hang")))
@@ -207,13 +212,13 @@ async def test_sources_are_compared_exactly(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("events.publish")
-async def test_anybody_can_publish_and_who_does_waits_for_no_run(tmp_path: Path) -> None:
-    """The run is tied to no connection either."""
+async def test_any_client_can_publish_without_waiting_for_the_runs(tmp_path: Path) -> None:
+    """The runs do not depend on the publisher's connection."""
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
-        async with daemon.client() as passing:
-            await passing.publish_event("nobody:cares")
-            await passing.subscribe_event("rss:fetch", "twin")
-            await wait_with_timeout(passing.publish_event("rss:fetch", "!wait\n!say read"))
+        async with daemon.client() as publisher:
+            await publisher.publish_event("no:subscribers")
+            await publisher.subscribe_event("rss:fetch", "twin")
+            await wait_with_timeout(publisher.publish_event("rss:fetch", "!wait\n!say read"))
             await daemon.model.until_waiting()
         daemon.model.release()
         await wait_until_quiet(daemon)
@@ -238,12 +243,12 @@ async def test_events_of_one_source_reach_an_agent_in_order(tmp_path: Path) -> N
         await client.subscribe_event("rss:fetch", "twin")
         for number in range(20):
             await client.publish_event("rss:fetch", str(number))
-        told_of = await list_fired_texts(daemon, client, "twin", "rss:fetch")
-        assert told_of == [str(number) for number in range(20)]
+        texts = await list_fired_texts(daemon, client, "twin", "rss:fetch")
+        assert texts == [str(number) for number in range(20)]
 
 
 @pytest.mark.req("events.verbatim")
-async def test_a_payload_is_told_as_it_is_though_it_looks_like_a_command(tmp_path: Path) -> None:
+async def test_a_payload_that_looks_like_a_command_is_passed_on_unchanged(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         skill = daemon.home / "skills" / "tides"
         skill.mkdir(parents=True)
@@ -259,13 +264,13 @@ async def test_a_payload_is_told_as_it_is_though_it_looks_like_a_command(tmp_pat
 
 
 @pytest.mark.req("events.stranger")
-async def test_a_run_set_off_by_an_event_gets_no_shell(tmp_path: Path) -> None:
+async def test_a_run_started_by_an_event_gets_no_shell(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin")
         await client.publish_event("x", script_tool_calls([("bash", {"command": "echo ran"})]))
         await wait_until_quiet(daemon)
-        found = await read_conversation(client, "twin", "event:x")
-        (result,) = [text for role, text in found if role == "tool"]
+        messages = await read_conversation(client, "twin", "event:x")
+        (result,) = [text for role, text in messages if role == "tool"]
         assert result.startswith("permission denied:")
 
 
@@ -275,7 +280,7 @@ async def test_a_run_set_off_by_an_event_gets_no_shell(tmp_path: Path) -> None:
 @pytest.mark.req("events.background")
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("agent", ["twin", ""])
-async def test_a_delegated_task_publishes_its_end_workers_under_their_one_name(
+async def test_a_delegated_task_publishes_its_end_and_workers_share_a_name(
     tmp_path: Path, background: bool, agent: str
 ) -> None:
     async with run_daemon(tmp_path, agents=THREE, hooks={}) as daemon, daemon.client() as client:
@@ -288,7 +293,7 @@ async def test_a_delegated_task_publishes_its_end_workers_under_their_one_name(
 
 
 def script_delegation_chain(times: int) -> str:
-    """A script that delegates to twin, who says a script that does so again, and so on."""
+    """A script that delegates to twin, whose answer is a script that delegates again, and so on."""
     if times == 0:
         return "!say the end"
     task = {"agent": "twin", "message": f"!say {script_delegation_chain(times - 1)}"}
@@ -296,7 +301,7 @@ def script_delegation_chain(times: int) -> str:
 
 
 @pytest.mark.req("events.depth_delegated")
-async def test_a_circle_does_not_hide_behind_delegation(tmp_path: Path) -> None:
+async def test_the_event_depth_counts_delegated_runs(tmp_path: Path) -> None:
     limits = EventLimits(event_depth=2)
     async with (
         run_daemon(tmp_path, hooks={}, event_limits=limits) as daemon,
@@ -310,27 +315,27 @@ async def test_a_circle_does_not_hide_behind_delegation(tmp_path: Path) -> None:
         ]
 
 
-# ── Circles ────────────────────────────────────────────────────────────────────────────────────
+# ── Cycles ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("events.depth")
-@pytest.mark.parametrize("circle", [["crab"], ["crab", "twin"], ["crab", "twin", "owl"]])
-async def test_a_circle_is_cut_after_so_many_events_and_reported(
-    tmp_path: Path, circle: list[str], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("cycle", [["crab"], ["crab", "twin"], ["crab", "twin", "owl"]])
+async def test_a_cycle_of_events_stops_at_the_maximum_depth_and_is_reported(
+    tmp_path: Path, cycle: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with run_daemon(tmp_path, agents=THREE) as daemon, daemon.client() as client:
-        for agent, following_it in zip(circle, [*circle[1:], circle[0]], strict=True):
-            last = await client.subscribe_event(f"agent:{agent}:done", following_it)
+        for agent, next_agent in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+            last = await client.subscribe_event(f"agent:{agent}:done", next_agent)
         await client.send("crab", "x")
         await wait_until_quiet(daemon)
         assert daemon.model.request_count == 1 + EventLimits().event_depth == 9
         (problem,) = (await client.get_stats()).problems
-        source = f"agent:{circle[8 % len(circle)]}:done"
+        source = f"agent:{cycle[8 % len(cycle)]}:done"
         assert "circles" in problem
         assert source in problem
         assert "event_depth" in problem
         assert problem in caplog.text
-        # The next one that a person begins goes just as far.
+        # The next cycle that a person starts gets just as far.
         await client.send("crab", "x")
         await wait_until_quiet(daemon)
         assert daemon.model.request_count == 18
@@ -339,7 +344,7 @@ async def test_a_circle_is_cut_after_so_many_events_and_reported(
 
 
 @pytest.mark.req("events.depth")
-async def test_a_failure_that_sets_itself_off_ends_too(tmp_path: Path) -> None:
+async def test_a_failure_that_starts_its_own_agent_stops_too(tmp_path: Path) -> None:
     limits = EventLimits(event_depth=3)
     async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
         await client.subscribe_event(FAILED, "crab")
@@ -353,7 +358,7 @@ async def test_a_failure_that_sets_itself_off_ends_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("events.once")
-async def test_once_is_once_however_many_events_come_at_the_same_time(tmp_path: Path) -> None:
+async def test_a_once_subscription_fires_once_for_simultaneous_events(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin", once=True)
         await client.subscribe_event("x", "crab")
@@ -365,7 +370,7 @@ async def test_once_is_once_however_many_events_come_at_the_same_time(tmp_path: 
 
 @pytest.mark.req("events.once_order")
 @pytest.mark.on_files
-async def test_once_is_struck_off_on_disk_before_it_is_fired(tmp_path: Path) -> None:
+async def test_a_once_subscription_is_removed_on_disk_before_it_is_fired(tmp_path: Path) -> None:
     limits = EventLimits(event_runs=1)
     async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
         await client.subscribe_event("slow", "crab")
@@ -382,7 +387,9 @@ async def test_once_is_struck_off_on_disk_before_it_is_fired(tmp_path: Path) -> 
 
 @pytest.mark.req("events.once_order")
 @pytest.mark.on_files
-async def test_once_that_cannot_be_struck_off_is_not_fired_and_stays(tmp_path: Path) -> None:
+async def test_a_once_subscription_that_cannot_be_removed_is_not_fired_and_stays(
+    tmp_path: Path,
+) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin", once=True)
         path = get_subscription_path(daemon.home)
@@ -401,7 +408,9 @@ async def test_once_that_cannot_be_struck_off_is_not_fired_and_stays(tmp_path: P
 
 @pytest.mark.req("events.once_order")
 @pytest.mark.on_files
-async def test_once_that_a_person_took_out_of_the_file_is_not_fired(tmp_path: Path) -> None:
+async def test_a_once_subscription_that_a_person_removed_from_the_file_is_not_fired(
+    tmp_path: Path,
+) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin", once=True)
         get_subscription_path(daemon.home).write_text("")
@@ -411,21 +420,21 @@ async def test_once_that_a_person_took_out_of_the_file_is_not_fired(tmp_path: Pa
 
 
 class HeldSubscriptionFile(SubscriptionFile):
-    """Has each reading wait until it is let."""
+    """Blocks each load until a permit is released."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.permits = asyncio.Semaphore(0)
 
     async def load(self) -> list[Subscription]:
-        found = await super().load()
+        subscriptions = await super().load()
         await self.permits.acquire()
-        return found
+        return subscriptions
 
 
 @pytest.mark.req("events.once")
 @pytest.mark.on_files
-async def test_once_is_once_though_a_reload_reads_it_again_before_it_is_struck_off(
+async def test_a_once_subscription_fires_once_even_if_a_reload_reads_it_again_before_its_removal(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -454,7 +463,7 @@ async def test_once_is_once_though_a_reload_reads_it_again_before_it_is_struck_o
 @pytest.mark.one_loop
 @pytest.mark.on_files
 @pytest.mark.slow
-async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
+async def test_a_thousand_once_subscriptions_are_removed_together_and_each_runs(
     tmp_path: Path,
 ) -> None:
     async with model_server(is_recording=False) as model:
@@ -466,7 +475,7 @@ async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
         async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             bus, changes, before = daemon.daemon.bus, 0, path.stat().st_ino
             events = [asyncio.ensure_future(bus.publish(f"x{n}", "now")) for n in range(1000)]
-            while not all(one.done() for one in events):
+            while not all(event.done() for event in events):
                 await asyncio.sleep(0)
                 changes += path.stat().st_ino != before
                 before = path.stat().st_ino
@@ -481,7 +490,9 @@ async def test_a_thousand_that_are_once_are_struck_off_together_and_each_runs(
 @pytest.mark.req("events.once_order")
 @pytest.mark.req("events.survive")
 @pytest.mark.one_loop
-async def test_a_kill_at_once_loses_no_subscription_and_doubles_no_firing(home: Path) -> None:
+async def test_a_kill_after_a_once_event_loses_no_subscription_and_repeats_no_run(
+    home: Path,
+) -> None:
     async with model_server() as model:
         prepare_home(home, model)
         process = LaunchedDaemon(home)
@@ -505,7 +516,7 @@ async def test_a_kill_at_once_loses_no_subscription_and_doubles_no_firing(home: 
             await process.kill()
 
 
-# ── What is kept ───────────────────────────────────────────────────────────────────────────────
+# ── Storage ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("events.survive")
@@ -532,7 +543,7 @@ async def test_subscriptions_survive_a_restart_and_ids_go_on(tmp_path: Path) -> 
 
 @pytest.mark.req("events.reload")
 @pytest.mark.on_files
-async def test_what_a_person_wrote_into_the_file_holds_after_a_reload(tmp_path: Path) -> None:
+async def test_edits_of_the_subscription_file_apply_after_a_reload(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.subscribe_event("x", "twin")
         get_subscription_path(daemon.home).write_text(
@@ -552,7 +563,7 @@ async def test_what_a_person_wrote_into_the_file_holds_after_a_reload(tmp_path: 
 
 @pytest.mark.req("events.broken_file")
 @pytest.mark.on_files
-async def test_a_broken_file_is_a_problem_and_stays_as_it_is_until_it_is_mended(
+async def test_a_broken_file_is_a_problem_and_is_not_changed_until_it_is_corrected(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = tmp_path / "home"
@@ -599,7 +610,7 @@ async def test_a_target_that_is_gone_is_reported_and_others_run(
         assert len(gone) == 2
         assert "'owl'" in gone[0]
         assert "'twin'" in gone[1]
-        assert "the event 'x' finds nobody" in caplog.text
+        assert "the event 'x' has no agent to run" in caplog.text
         await client.rename_agent("night_owl", "owl")
         await client.create_agent("twin", "You are twin again.")
         assert list((await client.get_stats()).problems) == []
@@ -611,9 +622,9 @@ async def test_a_target_that_is_gone_is_reported_and_others_run(
 
 
 @pytest.mark.req("events.requests")
-async def test_what_cannot_be_subscribed_or_published_is_refused(tmp_path: Path) -> None:
+async def test_invalid_subscriptions_and_events_are_refused(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
-        assert await expect_error_code(client.subscribe_event("x", "nobody")) == 404
+        assert await expect_error_code(client.subscribe_event("x", "missing")) == 404
         for source in ("", "  ", "x" * 513):
             assert await expect_error_code(client.subscribe_event(source, "crab")) == 400
             assert await expect_error_code(client.publish_event(source, "p")) == 400
@@ -639,7 +650,7 @@ async def test_subscriptions_beyond_the_bound_are_refused(tmp_path: Path) -> Non
 @pytest.mark.req("events.queue")
 @pytest.mark.req("events.counted")
 @pytest.mark.parametrize("limits", [EventLimits(events_waiting=2), EventLimits(event_bytes=10)])
-async def test_events_beyond_what_may_wait_are_refused_and_a_run_that_ends_is_none_the_worse(
+async def test_events_beyond_the_limit_are_refused_without_affecting_runs_that_end(
     tmp_path: Path, limits: EventLimits, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
@@ -665,7 +676,7 @@ async def test_events_beyond_what_may_wait_are_refused_and_a_run_that_ends_is_no
 
 
 @pytest.mark.req("events.fair")
-async def test_a_conversation_that_is_slow_takes_one_place_only(tmp_path: Path) -> None:
+async def test_a_slow_conversation_uses_only_one_of_the_concurrent_runs(tmp_path: Path) -> None:
     limits = EventLimits(event_runs=2)
     async with run_daemon(tmp_path, event_limits=limits) as daemon, daemon.client() as client:
         await client.subscribe_event("slow", "crab")
@@ -684,7 +695,7 @@ async def test_a_conversation_that_is_slow_takes_one_place_only(tmp_path: Path) 
 
 @pytest.mark.req("events.busy")
 @pytest.mark.one_loop
-async def test_an_engine_that_is_full_gets_the_event_later(
+async def test_a_run_waits_while_the_engine_is_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -705,10 +716,10 @@ async def test_an_engine_that_is_full_gets_the_event_later(
 
 
 @pytest.mark.req("events.busy")
-async def test_an_engine_that_stays_full_loses_the_event_and_the_log_says_so(
+async def test_an_event_is_lost_and_logged_if_the_engine_stays_full(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_queue, "PATIENCE", 0)
+    monkeypatch.setattr(run_queue, "BUSY_TIMEOUT_SECONDS", 0)
     async with (
         run_daemon(tmp_path, limits=RuntimeLimits(runs=1)) as daemon,
         daemon.client() as client,
@@ -726,7 +737,7 @@ async def test_an_engine_that_stays_full_loses_the_event_and_the_log_says_so(
 
 
 @pytest.mark.req("events.stop")
-async def test_a_daemon_that_stops_fires_nothing_more_and_strikes_nothing_off(
+async def test_a_stopping_daemon_fires_nothing_and_removes_no_subscription(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with model_server() as model:
@@ -742,12 +753,12 @@ async def test_a_daemon_that_stops_fires_nothing_more_and_strikes_nothing_off(
             await model.until_waiting()
         assert "1 runs that events set off did not begin" in caplog.text
         async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
-            assert [one[1] for one in await read_subscriptions(client)] == ["x", FAILED]
+            assert [source for _, source, *_ in await read_subscriptions(client)] == ["x", FAILED]
             assert model.request_count == 1
 
 
 @pytest.mark.req("events.stop")
-async def test_a_payload_that_was_passed_on_is_kept_though_its_turn_has_not_come(
+async def test_a_queued_payload_survives_a_restart(
     tmp_path: Path,
 ) -> None:
     async with model_server() as model:
@@ -760,15 +771,15 @@ async def test_a_payload_that_was_passed_on_is_kept_though_its_turn_has_not_come
             await wait_until(lambda: daemon.daemon.runtime.running_count == 2)
             await turn.aclose()
         async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
-            found = await read_conversation(client, "twin", "event:x")
-            assert found == [("user", "!wait"), ("user", "now")]
+            messages = await read_conversation(client, "twin", "event:x")
+            assert messages == [("user", "!wait"), ("user", "now")]
 
 
 @pytest.mark.req("events.many")
 @pytest.mark.one_loop
 @pytest.mark.on_files
 @pytest.mark.clock
-async def test_a_thousand_subscribers_hold_nobody_up_and_run_a_few_at_a_time(
+async def test_a_thousand_subscribers_delay_no_client_and_run_a_few_at_a_time(
     tmp_path: Path,
 ) -> None:
     agents = {f"a{n}": f'prompt = "You are {n}."\n' for n in range(200)}
@@ -792,7 +803,7 @@ async def test_a_thousand_subscribers_hold_nobody_up_and_run_a_few_at_a_time(
                     longest.append(time.thread_time() - read_steal_time() - before)
                     at_once.append(daemon.daemon.runtime.running_count)
 
-            # What the tests before this one left behind is not for the daemon to collect.
+            # Collect the garbage of earlier tests first.
             gc.collect()
             watching = asyncio.ensure_future(watch())
             try:

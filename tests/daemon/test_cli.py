@@ -26,12 +26,12 @@ def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_the_version_is_the_packages() -> None:
+def test_the_version_is_that_of_the_package() -> None:
     assert run_crabtalkd("--version").stdout == f"crabtalkd {crabtalk.__version__}\n"
 
 
 @pytest.mark.parametrize("words", [("nonsense",), ("run", "--nonsense")])
-def test_words_it_does_not_know_are_a_usage_error(words: tuple[str, ...]) -> None:
+def test_unknown_words_are_a_usage_error(words: tuple[str, ...]) -> None:
     result = run_crabtalkd(*words)
     assert result.returncode == 2
     assert "nonsense" in result.stderr
@@ -53,7 +53,7 @@ def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory() 
         ("[llm", "is not valid TOML"),
     ],
 )
-def test_a_config_no_daemon_could_use_is_found_without_one(
+def test_check_reports_an_invalid_config_without_a_daemon(
     home: Path, text: str, sentence: str
 ) -> None:
     home.mkdir()
@@ -66,11 +66,11 @@ def test_a_config_no_daemon_could_use_is_found_without_one(
     result = run_crabtalkd("check", "--json", "--home", str(home))
     assert result.returncode == 1
     assert sentence in json.loads(result.stdout)["problem"]
-    assert [each.name for each in home.iterdir()] == ["config.toml"]
+    assert [path.name for path in home.iterdir()] == ["config.toml"]
 
 
 @pytest.mark.req("config.check")
-def test_words_nobody_reads_are_named_and_no_failure(home: Path) -> None:
+def test_check_names_unknown_keys_without_failing(home: Path) -> None:
     assert run_crabtalkd("check", "--home", str(home)).returncode == 0
     home.mkdir()
     path = home / "config.toml"
@@ -87,8 +87,8 @@ def test_words_nobody_reads_are_named_and_no_failure(home: Path) -> None:
 
 def test_the_module_is_the_command() -> None:
     command = [sys.executable, "-m", "crabtalk.daemon", "--version"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said == f"crabtalkd {crabtalk.__version__}\n"
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output == f"crabtalkd {crabtalk.__version__}\n"
 
 
 def test_starting_loads_nothing_that_is_needed_only_later() -> None:
@@ -106,8 +106,8 @@ def test_asking_the_daemon_loads_neither_the_engine_nor_the_models(home: Path) -
 
 
 def list_modules_loaded_by(code: str) -> set[str]:
-    """All that is there when it ends, however it does."""
-    told = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {code}"
-    command = [sys.executable, "-c", told]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    return set(said.stdout.split())
+    """The modules that are loaded when the code ends, even with an error."""
+    program = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {code}"
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return set(result.stdout.split())

@@ -1,4 +1,4 @@
-"""crabtalkd asked about the daemon that runs: status, reload, events, signals and logs."""
+"""crabtalkd commands for a running daemon: status, reload, events, stop; signals and logs."""
 
 import asyncio
 import json
@@ -22,19 +22,19 @@ from tests.forked_programs import PIPE, ForkedProcess
 from tests.model_server import model_server
 from tests.scripted_server import open_listener
 
-# What it tests is in processes with loops of their own.
+# The tested processes have event loops of their own.
 pytestmark = pytest.mark.one_loop
 
 
 class DaemonWithOutput:
-    """A daemon in a process of its own."""
+    """A daemon in a child process, with the lines of its stderr."""
 
     def __init__(self, process: ForkedProcess) -> None:
         self.process = process
-        self.output_lines: list[str] = []  # line by line
+        self.output_lines: list[str] = []
 
     async def wait_for_output(self, words: str) -> None:
-        """Waits until it says that."""
+        """Wait for a line with these words."""
         assert self.process.stderr is not None
         async with asyncio.timeout(PATIENCE):
             while not self.output_lines or words not in self.output_lines[-1]:
@@ -76,7 +76,7 @@ async def run_crabtalkd(home: Path, *words: str) -> tuple[int | None, str, str]:
 
 @pytest.mark.req("cli.no_daemon")
 @pytest.mark.parametrize("words", [("status",), ("status", "--json"), ("reload",), ("events",)])
-async def test_without_a_daemon_it_is_a_sentence_and_status_1(
+async def test_without_a_daemon_commands_print_a_sentence_and_exit_with_1(
     home: Path, words: tuple[str, ...]
 ) -> None:
     code, out, err = await run_crabtalkd(home, *words)
@@ -87,7 +87,7 @@ async def test_without_a_daemon_it_is_a_sentence_and_status_1(
 
 
 @pytest.mark.req("cli.status")
-async def test_no_name_and_no_word_steers_the_terminal(home: Path) -> None:
+async def test_control_characters_in_names_and_messages_are_escaped(home: Path) -> None:
     evil = "ev\x1b[2Jil"
     async with model_server() as model, start_daemon(home, model.url):
         (home / "agents" / f"{evil}.toml").write_text("prompt = 3")
@@ -109,7 +109,7 @@ async def test_no_name_and_no_word_steers_the_terminal(home: Path) -> None:
 
 
 @pytest.mark.req("cli.stop")
-async def test_stop_ends_the_daemon_and_comes_back_when_it_has_ended(home: Path) -> None:
+async def test_stop_ends_the_daemon_and_waits_for_its_exit(home: Path) -> None:
     async with start_daemon(home) as daemon:
         code, out, err = await run_installed("stop", "--home", home)
         assert (code, out, err) == (0, "", f"stopped (process {daemon.process.pid})\n")
@@ -119,19 +119,19 @@ async def test_stop_ends_the_daemon_and_comes_back_when_it_has_ended(home: Path)
 
 
 @pytest.mark.req("cli.stop")
-async def test_there_is_nothing_to_stop_where_there_never_was_a_daemon(tmp_path: Path) -> None:
+async def test_stop_succeeds_where_no_daemon_ever_ran(tmp_path: Path) -> None:
     home = tmp_path / "nowhere"
     assert await run_crabtalkd(home, "stop") == (0, "", f"no daemon runs in {home}\n")
     assert not home.exists()
 
 
 @pytest.mark.req("cli.stop")
-async def test_a_daemon_that_does_not_end_is_named_with_the_way_to_end_it(home: Path) -> None:
+async def test_a_daemon_that_does_not_stop_is_named_with_a_kill_command(home: Path) -> None:
     async with start_daemon(home) as daemon:
         daemon.process.send_signal(signal.SIGSTOP)
         try:
             with pytest.raises(StopError, match=f"kill -9 {daemon.process.pid}"):
-                await asyncio.to_thread(stop_daemon, home, patience=0.1)
+                await asyncio.to_thread(stop_daemon, home, timeout=0.1)
         finally:
             daemon.process.send_signal(signal.SIGCONT)
 
@@ -153,9 +153,9 @@ async def test_status_says_how_the_daemon_is(home: Path) -> None:
         ]
         code, out, err = await run_crabtalkd(home, "status", "--json")
         assert (code, err) == (0, "")
-        known: dict[str, Any] = json.loads(out)
-        assert known.pop("uptime_secs") < 60
-        assert known == {
+        status: dict[str, Any] = json.loads(out)
+        assert status.pop("uptime_secs") < 60
+        assert status == {
             "home": str(home),
             "version": crabtalk.__version__,
             "agents": 2,
@@ -182,7 +182,7 @@ async def test_status_counts_what_runs(home: Path) -> None:
 
 
 @pytest.mark.req("cli.status")
-async def test_status_shows_what_is_wrong(home: Path) -> None:
+async def test_status_shows_problems(home: Path) -> None:
     prepare_home(home, AGENTS, "")
     (home / "agents" / "owl.toml").write_text("prompt = ")
     async with start_daemon(home):
@@ -205,7 +205,7 @@ async def test_status_shows_what_is_wrong(home: Path) -> None:
         (200_000, "2 d 7 h"),
     ],
 )
-def test_a_span_is_said_in_the_units_that_matter(seconds: int, words: str) -> None:
+def test_a_duration_is_shown_in_its_two_largest_units(seconds: int, words: str) -> None:
     assert format_duration(seconds) == words
 
 
@@ -213,7 +213,7 @@ def test_a_span_is_said_in_the_units_that_matter(seconds: int, words: str) -> No
 
 
 @pytest.mark.req("cli.reload")
-async def test_reload_says_what_came_of_it(home: Path) -> None:
+async def test_reload_reports_its_result(home: Path) -> None:
     async with start_daemon(home), connect(home=home) as client:
         (home / "agents" / "owl.toml").write_text('prompt = "You are owl."\n')
         assert await run_installed("reload", "--home", home) == (0, "", "reloaded\n")
@@ -263,10 +263,10 @@ async def start_events_command(home: Path, *options: str) -> AsyncIterator[Forke
 
 
 async def read_turn_lines(process: ForkedProcess, home: Path, end: str) -> list[str]:
-    """What it prints of one whole turn; `end` is in its last line.
+    """The lines it prints for one whole turn; `end` is in the last one.
 
-    Nothing says when a feed begins, so there is one turn after the other until it shows. Of the
-    first it may have missed the beginning.
+    It is not known when the feed starts, so turns are repeated until lines appear. The first turn
+    is skipped, because its beginning may be missing.
     """
     assert process.stdout is not None
     lines: list[str] = []
@@ -285,7 +285,7 @@ async def read_turn_lines(process: ForkedProcess, home: Path, end: str) -> list[
 
 
 @pytest.mark.req("cli.events")
-async def test_events_are_shown_a_line_a_thing_until_interrupted(home: Path) -> None:
+async def test_events_are_printed_one_per_line_until_interrupted(home: Path) -> None:
     async with (
         model_server() as model,
         start_daemon(home, model.url),
@@ -302,19 +302,19 @@ async def test_events_are_shown_a_line_a_thing_until_interrupted(home: Path) -> 
 
 
 @pytest.mark.req("cli.events")
-async def test_events_in_json_are_an_object_a_line_with_its_kind(home: Path) -> None:
+async def test_events_in_json_are_one_object_per_line_with_its_kind(home: Path) -> None:
     async with (
         model_server() as model,
         start_daemon(home, model.url) as daemon,
         start_events_command(home, "--json") as process,
     ):
-        known = [json.loads(line) for line in await read_turn_lines(process, home, "DONE")]
-        assert [k["kind"] for k in known] == [
+        events = [json.loads(line) for line in await read_turn_lines(process, home, "DONE")]
+        assert [event["kind"] for event in events] == [
             *("TURN_START", "TEXT_START", "TEXT_DELTA", "TEXT_DELTA", "TEXT_END"),
             *("CONTEXT_USAGE", "DONE"),
         ]
-        assert all((k["agent"], k["sender"]) == ("crab", "bo") for k in known)
-        assert all(k["run_id"] and k["timestamp"] for k in known)
+        assert all((event["agent"], event["sender"]) == ("crab", "bo") for event in events)
+        assert all(event["run_id"] and event["timestamp"] for event in events)
         await daemon.stop()  # and then there is nothing more to show
         async with asyncio.timeout(PATIENCE):
             _, err = await process.communicate()
@@ -324,7 +324,7 @@ async def test_events_in_json_are_an_object_a_line_with_its_kind(home: Path) -> 
 
 
 @pytest.mark.req("cli.events")
-async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
+async def test_a_closed_output_pipe_is_not_an_error(home: Path) -> None:
     async with model_server() as model, start_daemon(home, model.url), connect(home=home) as client:
         process = await asyncio.create_subprocess_shell(
             f"{CRABTALKD} events --home {home} --json | head -1; exit ${{PIPESTATUS[0]}}",
@@ -332,16 +332,16 @@ async def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
             stderr=PIPE,
             executable="/bin/bash",
         )
-        over = asyncio.ensure_future(process.communicate())
+        output = asyncio.ensure_future(process.communicate())
         async with asyncio.timeout(PATIENCE):
-            while not over.done():
+            while not output.done():
                 await client.send("crab", "hello")
-            out, err = await over
+            out, err = await output
         assert (process.returncode, out.count(b"\n"), err) == (0, 1, b"")
 
 
 class UnknownEventsServer(Server):
-    """A daemon that tells of things nobody knows yet."""
+    """A daemon that sends an event kind which does not exist yet."""
 
     async def subscribe_events(
         self, request: wire.SubscribeEvents
@@ -353,7 +353,7 @@ class UnknownEventsServer(Server):
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 @pytest.mark.req("cli.events")
-async def test_what_only_a_newer_daemon_knows_is_skipped(
+async def test_event_kinds_of_a_newer_daemon_are_skipped(
     home: Path, options: tuple[str, ...]
 ) -> None:
     (home / "run").mkdir(mode=0o700, parents=True)
@@ -371,15 +371,15 @@ async def test_what_only_a_newer_daemon_knows_is_skipped(
         assert b"walking" in out
 
 
-def test_pieces_of_what_is_said_are_put_together_for_each_run() -> None:
-    saying: dict[str, list[str]] = {}
+def test_text_deltas_are_joined_per_run() -> None:
+    deltas: dict[str, list[str]] = {}
 
     def line(run: str, kind: wire.AgentEventKind.ValueType, content: str = "", **rest: Any) -> str:
         event = wire.AgentEventMsg(
             agent="crab", sender=run, run_id=run, kind=kind, content=content, **rest
         )
         event.timestamp = "2026-01-02T03:04:05.678Z"
-        return format_event_line(event, saying).removeprefix("03:04:05 crab with ")
+        return format_event_line(event, deltas).removeprefix("03:04:05 crab with ")
 
     assert line("a", wire.THINKING_START) == ""
     assert line("a", wire.THINKING_DELTA, "hm,\n") == ""
@@ -395,15 +395,15 @@ def test_pieces_of_what_is_said_are_put_together_for_each_run() -> None:
     assert line("a", wire.TOOLS_COMPLETE) == ""
     assert line("a", wire.DONE, "m 1 in / 2 out") == "a: done m 1 in / 2 out"
     assert line("b", wire.DONE) == "b: done"
-    assert saying == {}
+    assert deltas == {}
 
 
 # ── Logs ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("logs.json")
-async def test_logs_in_json_are_nothing_but_lines_of_json(home: Path) -> None:
-    """From the first line to the last, whatever goes wrong meanwhile."""
+async def test_logs_in_json_are_only_lines_of_json(home: Path) -> None:
+    """From the first line to the last, even with errors in between."""
     prepare_home(
         home, AGENTS, CONFIG.replace("{url}", "http://127.0.0.1:1/v1") + "[daemon]\ntpc = 1\n"
     )
@@ -426,7 +426,7 @@ async def test_logs_in_json_are_nothing_but_lines_of_json(home: Path) -> None:
 
 
 @pytest.mark.req("conv.persists.killed")
-async def test_a_turn_that_runs_at_sigterm_is_ended_and_its_message_kept(home: Path) -> None:
+async def test_sigterm_ends_a_running_turn_and_keeps_its_message(home: Path) -> None:
     limits = "[limits]\ndrain_timeout = 0.2\n"
     async with model_server() as model:
         prepare_home(home, AGENTS, CONFIG.replace("{url}", model.url) + limits)

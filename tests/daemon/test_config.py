@@ -1,4 +1,4 @@
-"""Config: an empty file works, a wrong one says what to write."""
+"""Config: an empty file works; errors in a file say what to write."""
 
 import signal
 from pathlib import Path
@@ -25,14 +25,14 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.req("config.empty_works")
 @pytest.mark.parametrize("content", [None, "", "# nothing\n", "[daemon]\n[limits]\n"])
 @pytest.mark.req("trust.tcp.loopback")
-def test_nothing_said_means_defaults(path: Path, content: str | None) -> None:
+def test_an_empty_config_has_the_defaults(path: Path, content: str | None) -> None:
     if content is not None:
         path.write_text(content)
     assert load_config(path) == Config()
     assert Config().tcp == TcpAddress("127.0.0.1", 6688)
 
 
-def test_what_is_said_is_used(path: Path) -> None:
+def test_settings_in_the_file_are_used(path: Path) -> None:
     path.write_text(
         '[daemon]\ntcp = "[::1]:7000"\ntls_cert = "c.pem"\ntls_key = "/k.pem"\n'
         "[limits]\nconnections = 5\nstall_timeout = 1.5\nruns = 7\nfeeds = 2\n"
@@ -57,12 +57,12 @@ def test_tcp_can_be_off_and_the_command_line_wins(path: Path) -> None:
     assert load_config(path, tcp="OFF").tcp is None
 
 
-def test_sections_of_other_rooms_are_left_to_them(path: Path) -> None:
+def test_sections_of_other_packages_are_ignored(path: Path) -> None:
     path.write_text('[llm]\nmodel = "m"\n[daemon]\nmodel = "m"\n[[providers]]\nname = "x"\n')
     assert load_config(path) == Config()
 
 
-def test_words_that_mean_nothing_are_named(path: Path) -> None:
+def test_unknown_keys_are_listed(path: Path) -> None:
     path.write_text("[bogus]\n[daemon]\ntpc = 1\n[storage]\nulr = 1\n[limits]\nconections = 3\n")
     unknown = ("[bogus]", "tpc in [daemon]", "ulr in [storage]", "conections in [limits]")
     assert load_config(path) == Config(unknown_keys=unknown)
@@ -98,7 +98,7 @@ def test_words_that_mean_nothing_are_named(path: Path) -> None:
         ('[limits]\nconnections = "many"', "connections must be a number"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_to_write(
+def test_invalid_settings_are_named_with_what_to_write(
     path: Path, content: str, sentence: str
 ) -> None:
     path.write_text(content)
@@ -106,7 +106,7 @@ def test_what_cannot_be_used_is_named_with_what_to_write(
         load_config(path)
 
 
-def test_a_file_that_is_no_text_is_named(path: Path) -> None:
+def test_a_file_that_is_not_text_is_an_error(path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(path)
@@ -126,7 +126,7 @@ def test_an_address_others_can_reach_needs_tls(path: Path, address: str) -> None
 
 @pytest.mark.req("config.storage.url")
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
-def test_conversations_can_be_kept_in_a_database(path: Path, scheme: str) -> None:
+def test_a_database_can_be_configured_as_storage(path: Path, scheme: str) -> None:
     url = f"{scheme}://crab@one:5432,two:5433/shore?search_path=fleet"
     path.write_text(f'[storage]\nurl = "{url}"\nlease = 5\npool = 20\nstatement_timeout = 2.5\n')
     config = load_config(path)
@@ -136,7 +136,7 @@ def test_conversations_can_be_kept_in_a_database(path: Path, scheme: str) -> Non
 
 
 @pytest.mark.req("config.storage.secret")
-def test_the_password_of_a_url_is_in_no_text_of_it(path: Path) -> None:
+def test_the_password_of_a_url_is_not_in_the_repr(path: Path) -> None:
     url = "postgresql://crab:s3cr3t%2Fp%40ss@h/d?password=0th3r%2B&sslpassword=th1rd"
     path.write_text(f'[storage]\nurl = "{url}"\n')
     config = load_config(path)
@@ -155,7 +155,7 @@ def test_the_password_of_a_url_is_in_no_text_of_it(path: Path) -> None:
         "postgresql://crab:s3cr3t@[h/d",
     ],
 )
-def test_what_is_wrong_with_a_url_is_said_without_it(path: Path, url: str) -> None:
+def test_errors_about_a_url_do_not_quote_it(path: Path, url: str) -> None:
     path.write_text(f'[storage]\nurl = "{url}"\n')
     with pytest.raises(ConfigError) as caught:
         load_config(path)
@@ -163,7 +163,7 @@ def test_what_is_wrong_with_a_url_is_said_without_it(path: Path, url: str) -> No
 
 
 async def read_user(url: str) -> str:
-    """Who a database takes us for."""
+    """The user name that the database sees."""
     database = PostgresDatabase(url)
     try:
         row = await database.fetch_row("SELECT current_user::text AS name")
@@ -197,7 +197,7 @@ async def test_the_password_may_come_from_the_environment_or_a_file(
 
 @pytest.mark.req("config.storage.secret")
 @pytest.mark.one_loop
-async def test_a_daemon_that_is_not_let_in_says_so_without_the_password(
+async def test_a_refused_database_login_is_reported_without_the_password(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     execute_sql(private_postgres.url, "CREATE ROLE owl LOGIN PASSWORD 'hoot'")

@@ -1,4 +1,4 @@
-"""Many at once: control is answered, order is kept, one who stalls delays nobody else."""
+"""Many clients at once: control is answered, order is kept, a stalled client delays no other."""
 
 import asyncio
 import random
@@ -68,12 +68,12 @@ async def test_control_is_answered_while_turns_are_in_full_flow(tmp_path: Path) 
         assert pings > 10
         for events in await asyncio.gather(*turns):
             pieces = [event.content for event in events if isinstance(event, wire.StreamChunk)]
-            # Those that wait to be read are sent as one.
+            # Chunks that wait to be sent are merged.
             assert len(re.findall(r"\d{15,}", "".join(pieces))) == 2000
 
 
 @pytest.mark.req("bounds.stalled_reader")
-async def test_a_client_that_never_reads_delays_nobody_and_loses_its_turn(tmp_path: Path) -> None:
+async def test_a_client_that_never_reads_delays_no_other_and_loses_its_turn(tmp_path: Path) -> None:
     limits = TransportLimits(stall_timeout=1, drain_timeout=1)
     async with run_daemon(tmp_path, transport_limits=limits) as daemon, daemon.client() as client:
         with socket.socket(socket.AF_UNIX) as stalled:
@@ -130,7 +130,7 @@ async def test_two_hundred_clients_that_create_a_pair_at_once_make_one_conversat
 
 
 class RandomClient:
-    """Does this and that in the conversations of a few senders, as others do at the same time."""
+    """Does random things in the conversations of a few senders, like others at the same time."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self._client = client
@@ -139,9 +139,9 @@ class RandomClient:
 
     async def run(self, visits: int) -> None:
         for _ in range(visits):
-            deed = self._random.choice([self._talk, self._talk, self._leave, self._interfere])
+            action = self._random.choice([self._talk, self._talk, self._leave, self._interfere])
             try:
-                await deed(f"s{self._random.randrange(3)}")
+                await action(f"s{self._random.randrange(3)}")
             except ServerError as error:
                 self.error_codes[error.code] += 1
 
@@ -175,7 +175,9 @@ class RandomClient:
 
 @pytest.mark.req("conv.consistent")
 @pytest.mark.one_loop
-async def test_whatever_many_do_at_once_files_lists_and_live_state_agree(tmp_path: Path) -> None:
+async def test_files_lists_and_live_state_agree_after_concurrent_random_requests(
+    tmp_path: Path,
+) -> None:
     async def look(call: ToolDispatch) -> str:
         await asyncio.sleep(0)
         return "waves"
@@ -189,7 +191,8 @@ async def test_whatever_many_do_at_once_files_lists_and_live_state_agree(tmp_pat
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(visitor.run(15) for visitor in visitors))
         codes = sum((visitor.error_codes for visitor in visitors), Counter[int]())
-        assert codes.keys() <= {400, 404, 500}  # 500: a compaction that was killed
+        # 500: a compaction that was killed. 503: a turn that was killed before it was accepted.
+        assert codes.keys() <= {400, 404, 500, 503}
         await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
         listed = {c.file_path: c for c in (await client.list_conversations()).conversations}
         assert listed.keys() == {log.stem for log in daemon.log_paths}
@@ -207,7 +210,7 @@ async def test_whatever_many_do_at_once_files_lists_and_live_state_agree(tmp_pat
 async def test_six_hundred_interleaved_turns_over_twenty_conversations_keep_their_order(
     tmp_path: Path,
 ) -> None:
-    """Ten turns of each conversation wait at a time; they run one by one, as they came."""
+    """Ten turns of each conversation wait at a time; they run one by one, in order of arrival."""
 
     async def talk(client: Client, sender: str) -> None:
         for start in range(0, 30, 10):

@@ -1,4 +1,4 @@
-"""A daemon with damaged files: damaged records are shown as such, and everything else goes on."""
+"""A daemon with damaged files: it shows damaged records as such, and everything else works."""
 
 import json
 from pathlib import Path
@@ -79,11 +79,11 @@ async def test_a_damaged_call_or_result_leaves_a_history_that_models_accept(
             daemon.client() as client,
         ):
             await client.send("crab", "next")
-        sent = model.requests[-1]["messages"]
-        calls = [call["id"] for m in sent for call in m.get("tool_calls") or ()]
-        results = [m["tool_call_id"] for m in sent if m["role"] == "tool"]
+        messages = model.requests[-1]["messages"]
+        calls = [call["id"] for m in messages for call in m.get("tool_calls") or ()]
+        results = [m["tool_call_id"] for m in messages if m["role"] == "tool"]
         assert calls == results
-        assert new.decode()[-6:] not in json.dumps(sent)
+        assert new.decode()[-6:] not in json.dumps(messages)
 
 
 @pytest.mark.req("checksums.memory.named")
@@ -114,21 +114,23 @@ async def test_crabtalkd_verify_names_damaged_records_while_a_daemon_runs(tmp_pa
         path = daemon.home / "memory" / "crab.crmem"
         with Memory.open(path) as memory:
             memory.apply(AddEntry("beach", "north"))
-        where = ("--home", str(daemon.home))
-        fine = run_crabtalkd("verify", *where)
+        home_option = ("--home", str(daemon.home))
+        fine = run_crabtalkd("verify", *home_option)
         assert (fine.returncode, fine.stdout) == (0, f"no damage in 2 files of {daemon.home}\n")
         replace_bytes(log, b'"text":"heard: one"', b'"text":"heard: 0ne"')
         replace_bytes(path, b"north", b"forth")
-        said = run_crabtalkd("verify", "--json", *where)
-        found = json.loads(said.stdout)
-        assert (said.returncode, found["checked"], found["unchecked"]) == (1, 2, 0)
-        note, record = found["damage"]
+        result = run_crabtalkd("verify", "--json", *home_option)
+        report = json.loads(result.stdout)
+        assert (result.returncode, report["checked"], report["unchecked"]) == (1, 2, 0)
+        note, record = report["damage"]
         assert (note["file"], note["entry"]) == (str(path), "beach")
         assert f"remove {path}.sums" in note["next_step"]
         assert (record["file"], record["message_id"]) == (str(log), 1)
         assert f"line {record['line']} (message 1 of " in record["problem"]
-        said = run_crabtalkd("verify", *where)
-        assert f"{log}: line {record['line']} " in said.stdout
-        hurried = json.loads(run_crabtalkd("verify", "--json", "--seconds", "0", *where).stdout)
+        result = run_crabtalkd("verify", *home_option)
+        assert f"{log}: line {record['line']} " in result.stdout
+        hurried = json.loads(
+            run_crabtalkd("verify", "--json", "--seconds", "0", *home_option).stdout
+        )
         assert hurried["checked"] + hurried["unchecked"] == 2
         assert hurried["unchecked"] >= 1

@@ -1,4 +1,4 @@
-"""Delivery over real sockets: keys that many clients repeat, runs that many clients follow."""
+"""Delivery over real sockets: many clients repeat a key, or follow a run."""
 
 import asyncio
 import random
@@ -34,13 +34,13 @@ async def collect_numbered(
     stream: AsyncGenerator[NumberedEvent, None],
 ) -> tuple[list[int], list[Event]]:
     """The numbers and the events of an attached stream."""
-    found = await collect_events(stream)
-    return [number for number, _ in found], [event for _, event in found]
+    numbered = await collect_events(stream)
+    return [number for number, _ in numbered], [event for _, event in numbered]
 
 
 @asynccontextmanager
 async def connect_clients(daemon: InProcessDaemon, count: int) -> AsyncIterator[list[Client]]:
-    """Clients, each with connections of its own."""
+    """Clients with separate connections."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(daemon.client()) for _ in range(count)]
 
@@ -54,7 +54,7 @@ def get_stream_start(events: list[Event]) -> wire.StreamStart:
 async def race_clients(
     daemon: InProcessDaemon, count: int, content: str, key: str
 ) -> list[tuple[str, str]]:
-    """As many clients, each with a connection of its own, half of them with `send`."""
+    """Send a message from `count` clients with separate connections, half of them with `send`."""
 
     async def ask(number: int, client: Client) -> tuple[str, str]:
         if number % 2:
@@ -77,7 +77,7 @@ async def test_fifty_clients_with_one_key_get_one_run(tmp_path: Path) -> None:
         outcomes = await race_clients(daemon, 50, "!say one run for all", "k")
         assert outcomes == [("one run for all", "scripted")] * 50
         assert daemon.model.request_count == 1
-        # And again, when it is over.
+        # The same again after the run.
         assert await race_clients(daemon, 50, "!say one run for all", "k") == outcomes
         assert daemon.model.request_count == 1
         assert [m["role"] for m in daemon.read_messages()] == ["user", "assistant"]
@@ -207,7 +207,7 @@ async def test_a_steer_that_is_repeated_is_answered_with_pong_and_said_once(tmp_
 
 
 @pytest.mark.req("delivery.old_clients")
-async def test_who_gives_no_key_sees_neither_numbers_nor_features(tmp_path: Path) -> None:
+async def test_a_client_without_keys_sees_neither_numbers_nor_features(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         peer = await daemon.connect_raw()
         peer.send(wire.ClientMessage(stream=wire.StreamMsg(agent="crab", content="!say hello")))
@@ -222,9 +222,10 @@ async def test_who_gives_no_key_sees_neither_numbers_nor_features(tmp_path: Path
         await peer.close()
         assert {"keys", "attach", "records"} <= set((await client.hello()).features)
         page = await client.list_messages("crab")
-        for found in page.messages:
+        for message_info in page.messages:
             assert not any(
-                found.HasField(name) for name in ("is_error", "key", "run_id", "said", "steer")
+                message_info.HasField(name)
+                for name in ("is_error", "key", "run_id", "said", "steer")
             )
 
 
@@ -232,7 +233,7 @@ async def test_who_gives_no_key_sees_neither_numbers_nor_features(tmp_path: Path
 
 
 async def start_and_leave(client: Client, content: str, key: str, *, detach: bool = False) -> str:
-    """Begins a run and goes away; its id."""
+    """Start a run and disconnect. Returns the run's id."""
     async with aclosing(plain_stream(client, content, key=key, detach=detach)) as stream:
         start = await wait_for_event(stream, wire.StreamStart)
         await wait_for_event(stream, wire.StreamChunk)
@@ -240,7 +241,7 @@ async def start_and_leave(client: Client, content: str, key: str, *, detach: boo
 
 
 @pytest.mark.req("delivery.key.left")
-async def test_a_run_with_a_key_that_nobody_follows_is_killed_after_a_while(tmp_path: Path) -> None:
+async def test_a_run_with_a_key_and_no_followers_is_killed_after_a_while(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, return_seconds=0.05) as daemon:
         async with daemon.client() as client:
             await start_and_leave(client, "!say one\n!wait\n!say two", "k")
@@ -256,7 +257,7 @@ async def test_a_run_with_a_key_that_nobody_follows_is_killed_after_a_while(tmp_
 
 @pytest.mark.req("delivery.key.left")
 @pytest.mark.parametrize("how", ["attach", "stream", "detach"])
-async def test_a_run_with_a_key_goes_on_while_somebody_follows_it(tmp_path: Path, how: str) -> None:
+async def test_a_run_with_a_key_goes_on_while_it_has_a_follower(tmp_path: Path, how: str) -> None:
     script = "!say one\n!wait\n!say two"
     async with run_daemon(tmp_path, return_seconds=0.05) as daemon, daemon.client() as other:
         async with daemon.client() as client:
@@ -281,10 +282,10 @@ async def test_a_run_with_a_key_goes_on_while_somebody_follows_it(tmp_path: Path
 
 
 @pytest.mark.req("delivery.key.left")
-async def test_the_time_without_followers_begins_anew_when_the_last_one_leaves(
+async def test_the_time_without_followers_restarts_when_the_last_one_leaves(
     tmp_path: Path,
 ) -> None:
-    """Also when the last one was one who attached."""
+    """Also if the last follower attached to the run."""
     async with run_daemon(tmp_path, return_seconds=0.3) as daemon:
         loop = asyncio.get_running_loop()
         async with daemon.client() as client:
@@ -338,14 +339,14 @@ async def test_a_run_is_followed_by_its_id_by_its_key_and_by_its_conversation(
         await daemon.model.until_waiting()
         ways: list[dict[str, str]] = [{"run_id": start.run_id}, {"key": "k"}, {}, {}]
         following = [
-            asyncio.ensure_future(collect_numbered(each.attach("crab", **way)))  # type: ignore[arg-type]
-            for each, way in zip(clients, ways, strict=True)
+            asyncio.ensure_future(collect_numbered(follower.attach("crab", **way)))  # type: ignore[arg-type]
+            for follower, way in zip(clients, ways, strict=True)
         ]
         await wait_until(lambda: any(r.followers >= 5 for r in daemon.daemon.runtime._runs))
         daemon.model.release()
         own = [start, *await collect_events(stream)]
-        for each in following:
-            numbers, events = await wait_with_timeout(each)
+        for task in following:
+            numbers, events = await wait_with_timeout(task)
             assert get_stream_start(events) == start
             assert collect_text(events) == collect_text(own) == "onetwo"
             assert get_stream_end(events) == get_stream_end(own)
@@ -360,11 +361,11 @@ async def test_a_run_is_followed_by_its_id_by_its_key_and_by_its_conversation(
 
 
 @pytest.mark.req("delivery.attach.nothing")
-async def test_to_follow_what_is_not_there_is_a_404(tmp_path: Path) -> None:
+async def test_attaching_to_an_unknown_run_is_a_404(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for way in ({}, {"run_id": "nope"}, {"key": "nope"}):
             assert await expect_error_code(collect_events(client.attach("crab", **way))) == 404  # type: ignore[arg-type]
-            assert await expect_error_code(collect_events(client.attach("nobody", **way))) == 404  # type: ignore[arg-type]
+            assert await expect_error_code(collect_events(client.attach("missing", **way))) == 404  # type: ignore[arg-type]
         events = await collect_events(client.stream("crab", "!say hello", key="k"))
         other = get_stream_start(events).run_id
         assert (
@@ -375,7 +376,7 @@ async def test_to_follow_what_is_not_there_is_a_404(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("delivery.attach.after")
-async def test_what_a_client_has_and_what_attach_gives_is_the_whole_for_any_number(
+async def test_attach_continues_a_stream_without_gaps_after_any_number(
     tmp_path: Path,
 ) -> None:
     script = script_tool_calls([("look", {})], [("look", {}), ("look", {})]).replace(
@@ -403,22 +404,24 @@ async def test_what_a_client_has_and_what_attach_gives_is_the_whole_for_any_numb
         daemon.model.release()
         _, events = await wait_with_timeout(whole)
         numbered = [(n, e) for n, e in zip(*await wait_with_timeout(whole), strict=True)]
-        for after, each in rest.items():
-            numbers, found = await wait_with_timeout(each)
+        for after, task in rest.items():
+            numbers, later_events = await wait_with_timeout(task)
             assert all(number > after for number in numbers)
-            kept = [e for n, e in numbered if n <= after]
-            assert len(collect_text(kept)) <= len(collect_text(events))
-            text = collect_text(events)[len(collect_text(events)) - len(collect_text(found)) :]
-            assert collect_text(found) == text
-            results = [e for e in found if isinstance(e, wire.ToolResultEvent)]
-            before = [e for e in kept if isinstance(e, wire.ToolResultEvent)]
+            earlier_events = [e for n, e in numbered if n <= after]
+            assert len(collect_text(earlier_events)) <= len(collect_text(events))
+            text = collect_text(events)[
+                len(collect_text(events)) - len(collect_text(later_events)) :
+            ]
+            assert collect_text(later_events) == text
+            results = [e for e in later_events if isinstance(e, wire.ToolResultEvent)]
+            before = [e for e in earlier_events if isinstance(e, wire.ToolResultEvent)]
             assert len(before) + len(results) == 3
-            assert get_stream_end(found) == get_stream_end(events)
+            assert get_stream_end(later_events) == get_stream_end(events)
         await collect_events(stream)
 
 
 @pytest.mark.req("delivery.attach.dropped")
-async def test_what_is_not_in_memory_any_more_is_sent_from_the_log(tmp_path: Path) -> None:
+async def test_events_no_longer_in_memory_are_sent_from_the_log(tmp_path: Path) -> None:
     script = script_tool_calls(*[[("look", {"n": n})] for n in range(8)]).replace(
         "!say done", "!say so\n!wait\n!say done"
     )
@@ -442,7 +445,7 @@ async def test_what_is_not_in_memory_any_more_is_sent_from_the_log(tmp_path: Pat
         ]
         await wait_until(lambda: run.followers == 4)
         daemon.model.release()
-        first, second, third = [await wait_with_timeout(each) for each in following]
+        first, second, third = [await wait_with_timeout(task) for task in following]
         for numbers, events in (first, second):
             assert get_stream_start(events).run_id == start.run_id
             assert not get_stream_start(events).stored
@@ -457,7 +460,7 @@ async def test_what_is_not_in_memory_any_more_is_sent_from_the_log(tmp_path: Pat
 
 
 @pytest.mark.req("delivery.attach.readers")
-async def test_a_hundred_readers_and_one_that_reads_nothing_hold_up_nobody(tmp_path: Path) -> None:
+async def test_a_hundred_readers_and_a_stalled_one_do_not_delay_each_other(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path) as daemon,
         daemon.client() as client,
@@ -475,8 +478,8 @@ async def test_a_hundred_readers_and_one_that_reads_nothing_hold_up_nobody(tmp_p
         daemon.model.release()
         own = collect_text(await collect_events(stream))
         assert len(own.split()) == 20000
-        for each in following:
-            _, events = await wait_with_timeout(each)
+        for task in following:
+            _, events = await wait_with_timeout(task)
             assert collect_text(events) == own
         text = ""
         while True:
@@ -508,6 +511,6 @@ async def test_a_pending_question_is_shown_once_to_each_follower(tmp_path: Path)
         _, attached = await wait_with_timeout(attaching)
         for events in (repeated, attached):
             asks = [e for e in events if isinstance(e, wire.AskUserEvent)]
-            assert [each.ask_id for each in asks] == [ask.ask_id]
+            assert [ask_event.ask_id for ask_event in asks] == [ask.ask_id]
             assert collect_text(events) == "done"
         await collect_events(stream)

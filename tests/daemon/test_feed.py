@@ -1,4 +1,4 @@
-"""The feed: what agents do, told to whoever subscribed, without slowing anybody down."""
+"""The feed: sends the events of all runs to subscribers without slowing runs down."""
 
 import asyncio
 import re
@@ -48,11 +48,11 @@ def summarize_events(events: list[wire.AgentEventMsg]) -> list[tuple[str, str]]:
     ]
 
 
-# ── What is on it ──────────────────────────────────────────────────────────────────────────────
+# ── Events ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("feed.kinds")
-async def test_a_turn_is_told_kind_by_kind_in_the_words_made_for_a_screen(tmp_path: Path) -> None:
+async def test_the_feed_of_a_turn_has_each_kind_with_text_for_display(tmp_path: Path) -> None:
     content = (
         "!think hm so\n!say let me see\n"
         '!tool bash {"command":"ls -l\\nwc"}\n!tool fails {}\n!usage 1000 30\n'
@@ -96,7 +96,7 @@ async def test_a_turn_is_told_kind_by_kind_in_the_words_made_for_a_screen(tmp_pa
 
 
 @pytest.mark.req("feed.identity")
-async def test_every_element_has_the_agent_the_sender_a_time_and_the_run_of_its_stream(
+async def test_every_event_has_agent_sender_time_and_run_id(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -121,7 +121,7 @@ async def test_every_element_has_the_agent_the_sender_a_time_and_the_run_of_its_
 
 @pytest.mark.req("feed.done")
 @pytest.mark.parametrize("content", ["!status 400 no", "!hang"])
-async def test_a_turn_without_a_completed_step_is_done_without_words(
+async def test_a_turn_without_a_completed_step_has_no_usage_text(
     tmp_path: Path, content: str
 ) -> None:
     async with (
@@ -138,7 +138,9 @@ async def test_a_turn_without_a_completed_step_is_done_without_words(
 
 
 @pytest.mark.req("feed.no_guests")
-async def test_guest_turns_early_notices_steering_and_usage_are_not_on_it(tmp_path: Path) -> None:
+async def test_guest_turns_early_notices_steering_and_usage_are_not_on_the_feed(
+    tmp_path: Path,
+) -> None:
     async with (
         run_daemon(tmp_path, tools={"bash": list_files}) as daemon,
         follow_feed(daemon) as feed,
@@ -160,10 +162,10 @@ async def test_guest_turns_early_notices_steering_and_usage_are_not_on_it(tmp_pa
 
 
 @pytest.mark.req("feed.all_of_a_turn")
-async def test_who_wants_all_kinds_can_follow_a_turn_that_somebody_else_began(
+async def test_with_all_kinds_a_client_can_follow_another_clients_turn(
     tmp_path: Path,
 ) -> None:
-    """What was said, what was said into it, what it cost and how it ended."""
+    """The message, steering, usage and the end."""
     async with (
         run_daemon(tmp_path, tools={"bash": list_files}, summary="They met. Twice.") as daemon,
         follow_feed(daemon, all_kinds=True) as feed,
@@ -194,7 +196,7 @@ async def test_who_wants_all_kinds_can_follow_a_turn_that_somebody_else_began(
 
 
 @pytest.mark.req("feed.all_of_a_turn")
-async def test_who_wants_all_kinds_hears_guests_and_how_turns_fail(tmp_path: Path) -> None:
+async def test_with_all_kinds_the_feed_has_guest_turns_and_errors(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path) as daemon,
         follow_feed(daemon, all_kinds=True) as feed,
@@ -214,7 +216,7 @@ async def test_who_wants_all_kinds_hears_guests_and_how_turns_fail(tmp_path: Pat
         assert not failed.HasField("guest")
 
 
-# ── Who hears it ───────────────────────────────────────────────────────────────────────────────
+# ── Subscribers ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("feed.filters")
@@ -229,7 +231,7 @@ async def test_who_wants_all_kinds_hears_guests_and_how_turns_fail(tmp_path: Pat
         ("cra", None, set()),
     ],
 )
-async def test_a_feed_can_be_narrowed_down_to_an_agent_and_a_sender(
+async def test_a_feed_can_be_filtered_by_agent_and_sender(
     tmp_path: Path, agent: str | None, sender: str | None, expected: set[tuple[str, str]]
 ) -> None:
     async with (
@@ -246,7 +248,7 @@ async def test_a_feed_can_be_narrowed_down_to_an_agent_and_a_sender(
 
 
 @pytest.mark.req("feed.subscribers")
-async def test_two_subscribers_hear_the_same_and_one_that_left_is_forgotten(
+async def test_two_subscribers_get_the_same_events_and_are_removed_when_they_leave(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -254,7 +256,7 @@ async def test_two_subscribers_hear_the_same_and_one_that_left_is_forgotten(
             await client.send("crab", "hello")
             assert await first.wait_until_done() == await second.wait_until_done()
         await wait_until(lambda: len(daemon.daemon.feed) == 0)
-        async with follow_feed(daemon) as later:  # it shows the present, not the past
+        async with follow_feed(daemon) as later:  # a feed has no past events
             await client.send("crab", "again")
             assert await later.wait_until_done() == later.events
             assert all("hello" not in event.content for event in later.events)
@@ -284,7 +286,7 @@ async def test_a_feed_ends_with_503_when_the_daemon_stops(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("feed.never_slows")
-async def test_a_subscriber_that_never_reads_slows_no_turn_down(tmp_path: Path) -> None:
+async def test_a_subscriber_that_never_reads_does_not_slow_turns_down(tmp_path: Path) -> None:
     limits = FeedLimits(feed_events=16)
     async with run_daemon(tmp_path, feed_limits=limits) as daemon, daemon.client() as client:
         with socket.socket(socket.AF_UNIX) as deaf:
@@ -297,7 +299,7 @@ async def test_a_subscriber_that_never_reads_slows_no_turn_down(tmp_path: Path) 
             assert len(answer.content.split()) == 10000
 
 
-# ── One that falls behind ──────────────────────────────────────────────────────────────────────
+# ── Slow subscribers ───────────────────────────────────────────────────────────────────────────
 
 
 def make_run(agent: str = "crab") -> Run:
@@ -305,37 +307,37 @@ def make_run(agent: str = "crab") -> Run:
 
 
 @pytest.mark.req("feed.missed")
-async def test_a_laggard_is_told_how_many_it_missed_with_the_next_it_gets() -> None:
+async def test_a_slow_subscriber_learns_how_many_events_it_missed_with_the_next_one() -> None:
     feed = Feed(FeedLimits(feed_events=3), Clock())
-    laggard, quick = feed.subscribe("", ""), feed.subscribe("", "")
-    waiting = asyncio.ensure_future(anext(laggard))
+    slow, quick = feed.subscribe("", ""), feed.subscribe("", "")
+    waiting = asyncio.ensure_future(anext(slow))
     seen = [asyncio.ensure_future(anext(quick))]
     await wait_until(lambda: len(feed) == 2)
     for number in range(10):
         feed.publish(make_run(), TextDelta(str(number)))
         await wait_with_timeout(asyncio.wait([seen[-1]]))
         seen.append(asyncio.ensure_future(anext(quick)))
-    # One was handed over at once; three wait; the other six are lost.
-    got = [await wait_with_timeout(waiting)] + [
-        await wait_with_timeout(anext(laggard)) for _ in range(3)
+    # One is delivered at once, three wait in the queue, and the other six are lost.
+    received = [await wait_with_timeout(waiting)] + [
+        await wait_with_timeout(anext(slow)) for _ in range(3)
     ]
-    assert [(event.content, event.missed) for event in got] == [
+    assert [(event.content, event.missed) for event in received] == [
         *(("0", 0), ("1", 0), ("2", 0), ("3", 0)),
     ]
     for number in (10, 11):
         feed.publish(make_run(), TextDelta(str(number)))
-    after = [await wait_with_timeout(anext(laggard)) for _ in range(2)]
+    after = [await wait_with_timeout(anext(slow)) for _ in range(2)]
     assert [(event.content, event.missed) for event in after] == [("10", 6), ("11", 0)]
-    heard_by_quick = [(await wait_with_timeout(task)).content for task in seen]
-    assert heard_by_quick == [str(number) for number in range(11)]
+    received_by_quick = [(await wait_with_timeout(task)).content for task in seen]
+    assert received_by_quick == [str(number) for number in range(11)]
     assert (await wait_with_timeout(anext(quick))).missed == 0
-    for subscription in (laggard, quick):
+    for subscription in (slow, quick):
         await subscription.aclose()
     assert len(feed) == 0
 
 
 @pytest.mark.req("feed.bound")
-async def test_a_refused_subscriber_takes_no_place() -> None:
+async def test_a_refused_subscriber_does_not_count() -> None:
     feed = Feed(FeedLimits(feeds=1), Clock())
     first = feed.subscribe("", "")
     waiting = asyncio.ensure_future(anext(first))
@@ -349,12 +351,12 @@ async def test_a_refused_subscriber_takes_no_place() -> None:
 
 
 @pytest.mark.parametrize("bound", [0, -1, True, 1.5])
-def test_a_bound_that_is_none_is_refused(bound: int) -> None:
+def test_an_invalid_limit_is_refused(bound: int) -> None:
     with pytest.raises(ValueError, match="feed_events must be a whole number above zero"):
         FeedLimits(feed_events=bound)
 
 
-# ── Its words ──────────────────────────────────────────────────────────────────────────────────
+# ── Texts ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("feed.labels")
@@ -374,7 +376,7 @@ def test_a_bound_that_is_none_is_refused(bound: int) -> None:
         ("bash", '{"command": "echo \\ud800"}', "bash(echo ?)"),
     ],
 )
-def test_a_call_is_named_and_a_shells_with_the_first_line_of_its_command(
+def test_a_call_is_described_by_its_name_and_for_bash_the_first_line_of_its_command(
     name: str, arguments: str, expected: str
 ) -> None:
     assert describe_call(ToolCall("c1", name, arguments)) == expected
@@ -425,7 +427,7 @@ async def test_a_long_output_is_cut_on_the_feed_and_whole_in_the_stream(tmp_path
         (Usage(1713, 58, 1771, cache_hit=0), "m 1.7k in / 58 out"),
     ],
 )
-def test_what_a_turn_cost_fits_a_line(usage: Usage | None, expected: str) -> None:
+def test_the_usage_of_a_turn_is_shown_in_one_line(usage: Usage | None, expected: str) -> None:
     done = Done("crab", StopReason.COMPLETED, model="m", usage=usage, steps=1)
     assert describe_usage(done) == expected
     assert describe_usage(Done("crab", StopReason.ERROR, model="m", usage=usage)) == ""

@@ -1,4 +1,4 @@
-"""What a daemon says of the database it shares, and of those it shares it with."""
+"""The fleet's part of a daemon's statistics: the database and the other daemons."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ async def open_member(
 
 
 @pytest.mark.req("fleet.stats")
-async def test_all_daemons_are_named_the_dead_ones_too(home: Path, postgres_url: str) -> None:
+async def test_all_daemons_are_listed_including_dead_ones(home: Path, postgres_url: str) -> None:
     async with (
         open_member(home, postgres_url, "a"),
         open_member(home, postgres_url, "b") as storage,
@@ -42,28 +42,31 @@ async def test_all_daemons_are_named_the_dead_ones_too(home: Path, postgres_url:
             while not storage.mailbox.is_listening:
                 await asyncio.sleep(0.01)
         storage.membership.count_runs = lambda: 3
-        found = await collect_fleet_info(storage)
-        assert found.trouble == ""
-        assert found.schema_version == len(MIGRATIONS)
-        assert found.lease_secs == 60
-        assert found.is_listening
-        assert abs(found.clock_ahead) < 1  # both are this machine's
-        assert "crabtalk" in found.database
-        assert "@" not in found.database
-        told = [(one.name, one.version, one.is_alive, one.is_self) for one in found.members]
+        info = await collect_fleet_info(storage)
+        assert info.trouble == ""
+        assert info.schema_version == len(MIGRATIONS)
+        assert info.lease_secs == 60
+        assert info.is_listening
+        assert abs(info.clock_ahead) < 1  # both clocks are this machine's
+        assert "crabtalk" in info.database
+        assert "@" not in info.database
+        members = [
+            (member.name, member.version, member.is_alive, member.is_self)
+            for member in info.members
+        ]
         version = crabtalk.__version__
-        assert told == [
+        assert members == [
             ("a", version, True, False),
             ("b", version, True, True),
             ("c", "0.0", False, False),
         ]
-        assert all(one.uptime_secs < 60 for one in found.members)
+        assert all(member.uptime_secs < 60 for member in info.members)
 
 
 @pytest.mark.req("fleet.stats.away")
 @pytest.mark.parametrize("how", ["gone", "silent"])
 @pytest.mark.clock
-async def test_a_database_that_is_away_is_said_to_be_and_soon(
+async def test_an_unreachable_database_is_reported_quickly(
     home: Path, private_postgres: PostgresServer, how: str
 ) -> None:
     async with open_member(home, private_postgres.url, "a") as storage:
@@ -72,17 +75,17 @@ async def test_a_database_that_is_away_is_said_to_be_and_soon(
         else:
             await asyncio.to_thread(private_postgres.stall)
         try:
-            began = time.monotonic()
-            found = await collect_fleet_info(storage)
-            assert time.monotonic() - began < DATABASE_TIMEOUT_SECONDS + 10
+            started_at = time.monotonic()
+            info = await collect_fleet_info(storage)
+            assert time.monotonic() - started_at < DATABASE_TIMEOUT_SECONDS + 10
         finally:
             if how == "gone":
                 await asyncio.to_thread(private_postgres.start)
             else:
                 await asyncio.to_thread(private_postgres.resume)
-        assert found.trouble.startswith("the database postgresql://")
-        assert found.lease_secs == 60
-        assert not found.members
+        assert info.trouble.startswith("the database postgresql://")
+        assert info.lease_secs == 60
+        assert not info.members
         async with asyncio.timeout(30):
             while (await collect_fleet_info(storage)).trouble:
                 await asyncio.sleep(0.05)

@@ -1,5 +1,5 @@
-"""A thousand subscriptions, and more events than can be run: others are answered, and nothing of
-it goes missing. `python -m bench events` measures the same for longer."""
+"""A thousand subscriptions, and more events than can be run: other clients get answers, and no
+event goes missing. `python -m bench events` measures the same for longer."""
 
 import asyncio
 from pathlib import Path
@@ -17,18 +17,18 @@ from tests.model_server import ModelServer, model_server
 pytestmark = pytest.mark.one_loop
 
 SUBSCRIPTIONS = 1000
-# What may wait. Small, so that all of it can be run in the end.
+# Runs that may wait. Few, so that all of them can be run in the end.
 WAITING = 300
 EVENTS = 15_000
 RATE = 10_000
-# Between a ping and its answer, of the daemon's own time. How long that takes by the clock depends
-# on what else runs beside the tests; the bench measures it.
+# Maximum CPU time of the daemon between a ping and its answer. The wall time depends on what else
+# runs beside the tests; the benchmark measures it.
 BLOCKED = 0.1
 RSS_MB = 120
 
 
 def write_subscriptions(home: Path) -> None:
-    """A thousand, each to a source of its own, by the file."""
+    """Write a thousand subscriptions, each to a source of its own, into the file."""
     tables = (
         f'[[subscription]]\nid = {n}\nsource = "x{n}"\ntarget_agent = "{("crab", "owl")[n % 2]}"\n'
         for n in range(SUBSCRIPTIONS)
@@ -50,16 +50,16 @@ def get_peak_mb(pid: int) -> float:
 async def publish_flood(
     home: Path, child: CrabtalkdProcess, sources: list[str]
 ) -> tuple[dict[str, int], set[str]]:
-    """What was answered, and with which reasons. Meanwhile each ping is answered, and soon."""
-    watch = PingMonitor(child.pid)
+    """Publish events. Returns answers and errors; checks that pings are answered quickly."""
+    monitor = PingMonitor(child.pid)
     async with connect(home=home) as client:
-        pinging = asyncio.ensure_future(watch.ping(client))
+        pinging = asyncio.ensure_future(monitor.ping(client))
         try:
             answers, reasons, _ = await publish_events(home, sources, rate=RATE, count=EVENTS)
         finally:
-            watch.is_over.set()
+            monitor.is_over.set()
             await wait_with_timeout(pinging)
-    watch.check(BLOCKED)
+    monitor.check(BLOCKED)
     assert get_peak_mb(child.pid) < RSS_MB
     assert sum(answers.values()) == EVENTS
     return dict(answers), reasons
@@ -93,24 +93,23 @@ async def test_every_event_of_a_flood_is_run_or_refused_and_counted_and_no_ping_
 
 
 async def run_to_the_end(home: Path, model: ModelServer, accepted: int) -> None:
-    """All that was accepted is run and kept, each with its answer; and nothing else."""
+    """Wait until exactly the accepted events are run and stored, each with its answer."""
 
-    async def kept() -> int:
-        listed = await client.list_conversations()
-        events = [one for one in listed.conversations if one.sender.startswith("event:x")]
-        return sum(one.message_count for one in events)
+    async def count_messages() -> int:
+        rows = (await client.list_conversations()).conversations
+        return sum(row.message_count for row in rows if row.sender.startswith("event:x"))
 
     await model.until_asked(accepted)
     async with asyncio.timeout(PATIENCE), connect(home=home) as client:
-        while await kept() < 2 * accepted:
+        while await count_messages() < 2 * accepted:
             await asyncio.sleep(0.01)
-        assert await kept() == 2 * accepted
+        assert await count_messages() == 2 * accepted
     assert model.request_count == accepted
 
 
 @pytest.mark.req("events.flood")
 @pytest.mark.clock
-async def test_events_that_nobody_waits_for_cost_nobody_anything(home: Path) -> None:
+async def test_events_without_subscribers_cost_nothing(home: Path) -> None:
     async with model_server(is_recording=False) as model:
         prepare_home(home, model)
         write_subscriptions(home)

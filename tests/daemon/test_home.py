@@ -1,4 +1,4 @@
-"""Home: private, and one daemon's only."""
+"""Home: private, and for one daemon only."""
 
 import os
 import stat
@@ -28,18 +28,18 @@ def test_a_new_home_is_private_whatever_the_umask(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("home.private")
-def test_what_is_the_daemons_own_in_it_is_closed_to_others(home: Path) -> None:
+def test_the_run_directory_is_closed_to_others(home: Path) -> None:
     (home / "run").mkdir(parents=True)
     home.chmod(0o755)
     (home / "run").chmod(0o777)
     with Home(home):
         assert get_mode(home / "run") == 0o700
-        assert get_mode(home) == 0o755  # somebody made it so; it may be more than a home
+        assert get_mode(home) == 0o755  # an existing directory keeps its mode
 
 
 @pytest.mark.req("home.private")
 @pytest.mark.parametrize("open_mode", [0o777, 0o1777, 0o770, 0o702])
-def test_a_directory_others_can_write_to_is_no_home(home: Path, open_mode: int) -> None:
+def test_a_directory_writable_for_others_is_refused(home: Path, open_mode: int) -> None:
     home.mkdir()
     home.chmod(open_mode)
     with pytest.raises(HomeError, match=r"others can write to .*chmod 700"), Home(home):
@@ -49,7 +49,7 @@ def test_a_directory_others_can_write_to_is_no_home(home: Path, open_mode: int) 
 
 
 @pytest.mark.req("home.one_daemon")
-def test_a_second_daemon_is_refused_and_told_by_whom(home: Path) -> None:
+def test_a_second_daemon_is_refused_with_the_pid_of_the_first(home: Path) -> None:
     with (
         Home(home),
         pytest.raises(HomeError, match=rf"another daemon \(pid {os.getpid()}\) already runs"),
@@ -90,7 +90,7 @@ def test_children_of_the_daemon_do_not_keep_its_lock(home: Path) -> None:
         child.wait()
 
 
-def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_home_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HomeError, match="file is not a directory"), Home(tmp_path / "file"):
         pass
@@ -99,7 +99,7 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_somebody_elses_directory_is_not_taken_over(home: Path) -> None:
+def test_a_directory_of_another_user_is_refused(home: Path) -> None:
     home.mkdir()
     os.chown(home, 65534, 65534)
     with pytest.raises(HomeError, match="belongs to user 65534"), Home(home):

@@ -1,4 +1,4 @@
-"""Images that tools find, on their way to a model: through a real socket, with real files."""
+"""Images in tool results are sent to the model: through a real socket, with real files."""
 
 import base64
 import struct
@@ -37,7 +37,7 @@ def list_tool_results(daemon: InProcessDaemon) -> list[str]:
 
 
 @pytest.mark.req("files.read.images.shown")
-async def test_the_model_sees_what_read_found_also_after_a_restart(tmp_path: Path) -> None:
+async def test_the_model_gets_an_image_that_was_read_also_after_a_restart(tmp_path: Path) -> None:
     picture = tmp_path / "beach.png"
     picture.write_bytes(PNG)
     script = script_tool_calls([("read", {"path": str(picture)})])
@@ -52,7 +52,7 @@ async def test_the_model_sees_what_read_found_also_after_a_restart(tmp_path: Pat
 
 
 @pytest.mark.req("files.read.images.blind")
-async def test_a_model_that_refuses_images_is_asked_again_without(tmp_path: Path) -> None:
+async def test_a_model_that_refuses_images_is_asked_again_without_them(tmp_path: Path) -> None:
     picture = tmp_path / "beach.png"
     picture.write_bytes(PNG)
     async with (
@@ -71,8 +71,8 @@ async def test_a_model_that_refuses_images_is_asked_again_without(tmp_path: Path
 
 
 @pytest.mark.req("files.read.images.blind")
-async def test_another_refusal_is_told_as_it_is(tmp_path: Path) -> None:
-    """Asked once more, for all we know because of the image; then it is the user's to know."""
+async def test_other_errors_of_the_model_are_reported(tmp_path: Path) -> None:
+    """It is asked again without the image, which may be the cause; then the user gets the error."""
     picture = tmp_path / "beach.png"
     picture.write_bytes(PNG)
     script = f'!tool read {{"path": "{picture}"}}\n!then\n!status 400 the moon is wrong'

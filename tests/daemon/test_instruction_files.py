@@ -1,4 +1,4 @@
-"""Instructions: those of the home and of the directories down to a run's, cut to size."""
+"""InstructionLoader: files of the home and of a run's directories, cut to the limit."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from crabtalk.daemon.config.instruction_files import MAX_CACHED_FILES, InstructionLoader
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 
@@ -40,7 +40,7 @@ def write_instructions(directory: Path, text: str, name: str = "Crab.md") -> Pat
 
 
 def rewrite_unseen(path: Path, text: str) -> None:
-    """Other words in the same file, with its size and times."""
+    """Change a file's text but not its size and times."""
     before = path.stat()
     assert len(text.encode()) == before.st_size
     path.write_text(text)
@@ -48,7 +48,7 @@ def rewrite_unseen(path: Path, text: str) -> None:
 
 
 @pytest.mark.req("instructions.layers")
-async def test_the_homes_come_first_then_the_outermost_and_the_innermost_last(
+async def test_the_homes_file_comes_first_and_the_innermost_last(
     instructions: InstructionLoader, home: Path, project: Path
 ) -> None:
     write_instructions(home, "Of the home.\n")
@@ -62,7 +62,7 @@ async def test_the_homes_come_first_then_the_outermost_and_the_innermost_last(
     )
 
 
-async def test_without_any_file_there_are_none(
+async def test_without_files_there_are_no_instructions(
     instructions: InstructionLoader, project: Path
 ) -> None:
     assert await instructions.load(project) == ""
@@ -78,14 +78,14 @@ async def test_agents_md_is_read_where_a_directory_has_no_crab_md(
     assert await instructions.load(project / "a") == "Crab of the project.\n\nAgents of a."
 
 
-async def test_the_home_has_no_agents_md(
+async def test_agents_md_in_the_home_is_ignored(
     instructions: InstructionLoader, home: Path, project: Path
 ) -> None:
     write_instructions(home, "Agents.", "AGENTS.md")
     assert await instructions.load(project) == ""
 
 
-async def test_an_empty_crab_md_says_nothing_and_silences_agents_md(
+async def test_an_empty_crab_md_hides_agents_md(
     instructions: InstructionLoader, project: Path
 ) -> None:
     write_instructions(project, "Of the project.")
@@ -94,7 +94,7 @@ async def test_an_empty_crab_md_says_nothing_and_silences_agents_md(
     assert await instructions.load(project / "a") == "Of the project."
 
 
-async def test_directories_in_the_home_have_no_say(
+async def test_files_in_directories_of_the_home_are_ignored(
     instructions: InstructionLoader, home: Path, project: Path
 ) -> None:
     write_instructions(home, "Of the home.")
@@ -105,16 +105,16 @@ async def test_directories_in_the_home_have_no_say(
     assert await instructions.load(project / "link" / "x") == "Of the home."
 
 
-async def test_a_home_in_a_project_hears_the_project(tmp_path: Path) -> None:
+async def test_a_home_in_a_project_gets_the_projects_instructions(tmp_path: Path) -> None:
     home = tmp_path / "project" / "home"
     write_instructions(home, "Of the home.")
     write_instructions(tmp_path / "project", "Of the project.")
     write_instructions(home / "work", "Not this.")
-    found = await InstructionLoader(home).load(home / "work")
-    assert found == "Of the home.\n\nOf the project."
+    text = await InstructionLoader(home).load(home / "work")
+    assert text == "Of the home.\n\nOf the project."
 
 
-async def test_a_file_reached_by_several_links_is_said_once(
+async def test_a_file_reached_by_several_links_is_included_once(
     instructions: InstructionLoader, home: Path, project: Path
 ) -> None:
     write_instructions(project, "Of the project.")
@@ -128,7 +128,7 @@ async def test_a_file_reached_by_several_links_is_said_once(
     assert await instructions.load(project) == "Of the project."
 
 
-async def test_dots_are_followed_where_they_really_lead(
+async def test_dot_dot_after_a_link_is_resolved(
     instructions: InstructionLoader, project: Path, tmp_path: Path
 ) -> None:
     write_instructions(project, "Of the project.")
@@ -139,7 +139,7 @@ async def test_dots_are_followed_where_they_really_lead(
     assert await instructions.load(project / "a" / "link" / "..") == "Of elsewhere."
 
 
-async def test_a_directory_that_is_gone_leaves_those_above_it(
+async def test_files_above_a_missing_directory_are_still_used(
     instructions: InstructionLoader, project: Path
 ) -> None:
     write_instructions(project, "Of the project.")
@@ -155,7 +155,7 @@ async def test_a_directory_that_is_gone_leaves_those_above_it(
 @pytest.mark.parametrize(
     "name", ["x/" * 100_000, "x" * 300, "\0"], ids=["deep", "long", "not a name"]
 )
-async def test_a_path_that_cannot_be_is_no_error(
+async def test_an_impossible_path_is_no_error(
     name: str, instructions: InstructionLoader, project: Path
 ) -> None:
     write_instructions(project, "Of the project.")
@@ -193,7 +193,7 @@ async def test_a_file_that_was_removed_is_forgotten(
     assert await instructions.load(project) == "Two."
 
 
-async def test_only_the_files_used_last_are_remembered(
+async def test_only_the_latest_files_are_cached(
     instructions: InstructionLoader, project: Path
 ) -> None:
     paths = [
@@ -210,51 +210,51 @@ async def test_only_the_files_used_last_are_remembered(
     assert await instructions.load(paths[1].parent) == "Two."
 
 
-async def test_what_does_not_fit_is_cut_and_says_so(home: Path, project: Path) -> None:
+async def test_text_beyond_the_limit_is_cut_with_a_note(home: Path, project: Path) -> None:
     write_instructions(project, "é" * 300)
-    found = await InstructionLoader(home, limit=400).load(project)
-    kept, note = found.split("\n")
-    assert len(found.encode()) in (399, 400)
-    assert kept == "é" * len(kept)
-    left_out = 600 - len(kept.encode())
+    text = await InstructionLoader(home, limit=400).load(project)
+    beginning, note = text.split("\n")
+    assert len(text.encode()) in (399, 400)
+    assert beginning == "é" * len(beginning)
+    left_out = 600 - len(beginning.encode())
     assert note == f"[{project / 'Crab.md'} was cut: {left_out} bytes left out]"
 
 
-async def test_the_innermost_get_the_room_and_the_others_a_note(home: Path, project: Path) -> None:
+async def test_the_innermost_file_gets_the_room_and_the_others_a_note(
+    home: Path, project: Path
+) -> None:
     write_instructions(home, "h" * 2000)
     write_instructions(project, "p" * 2000)
     write_instructions(project / "a", "a" * 2000)
-    found = await InstructionLoader(home, limit=3000).load(project / "a")
-    first, second, third = found.split("\n\n")
+    text = await InstructionLoader(home, limit=3000).load(project / "a")
+    first, second, third = text.split("\n\n")
     assert first == f"[{home / 'Crab.md'} was cut: 2000 bytes left out]"
     assert re.fullmatch(rf"p+\n\[{project}/Crab.md was cut: \d+ bytes left out\]", second)
     assert third == "a" * 2000
-    assert 2990 < len(found) <= 3000
+    assert 2990 < len(text) <= 3000
 
 
-async def test_what_is_shorter_than_its_note_stays(home: Path, project: Path) -> None:
+async def test_a_text_shorter_than_its_note_is_kept(home: Path, project: Path) -> None:
     write_instructions(home, "Be kind.")
     write_instructions(project, "p" * 2000)
-    found = await InstructionLoader(home, limit=1000).load(project)
-    assert found.startswith("Be kind.\n\nppp")
-    assert len(found) == 1000
+    text = await InstructionLoader(home, limit=1000).load(project)
+    assert text.startswith("Be kind.\n\nppp")
+    assert len(text) == 1000
 
 
-async def test_a_file_without_end_is_read_no_further_than_the_limit(
+async def test_a_huge_file_is_read_only_up_to_the_limit(
     instructions: InstructionLoader, project: Path
 ) -> None:
     path = write_instructions(project, "Begin.")
     os.truncate(path, 1 << 40)
-    found = await instructions.load(project)
-    assert found.startswith("Begin.\0")
-    assert len(found) == 64 * 1024
-    left_out = (1 << 40) - found.index("\n")
-    assert found.endswith(f"\n[{path} was cut: {left_out} bytes left out]")
+    text = await instructions.load(project)
+    assert text.startswith("Begin.\0")
+    assert len(text) == 64 * 1024
+    left_out = (1 << 40) - text.index("\n")
+    assert text.endswith(f"\n[{path} was cut: {left_out} bytes left out]")
 
 
-async def test_bytes_that_are_no_text_are_replaced(
-    instructions: InstructionLoader, project: Path
-) -> None:
+async def test_invalid_utf_8_is_replaced(instructions: InstructionLoader, project: Path) -> None:
     (project / "Crab.md").write_bytes(b"\xef\xbb\xbfcaf\xe9 \xff!\n")
     assert await instructions.load(project) == "caf\ufffd \ufffd!"
 
@@ -262,8 +262,8 @@ async def test_bytes_that_are_no_text_are_replaced(
 async def test_names_of_directories_cannot_break_the_note(home: Path, project: Path) -> None:
     directory = project / os.fsdecode(b"a\nb\xff")
     write_instructions(directory, "x" * 600)
-    found = await InstructionLoader(home, limit=500).load(directory)
-    assert "project/a b\ufffd/Crab.md was cut:" in found.split("\n")[1]
+    text = await InstructionLoader(home, limit=500).load(directory)
+    assert "project/a b\ufffd/Crab.md was cut:" in text.split("\n")[1]
 
 
 def make_fifo(path: Path) -> None:
@@ -279,7 +279,7 @@ def make_endless_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_directory, make_endless_link])
-async def test_what_is_no_file_is_left_out_with_one_warning_from_a_thread(
+async def test_a_non_file_is_left_out_with_one_warning_from_a_thread(
     make: Callable[[Path], None],
     instructions: InstructionLoader,
     project: Path,
@@ -297,7 +297,7 @@ async def test_what_is_no_file_is_left_out_with_one_warning_from_a_thread(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
-async def test_a_file_that_may_not_be_read_is_read_as_soon_as_it_may(
+async def test_an_unreadable_file_is_read_once_it_becomes_readable(
     instructions: InstructionLoader, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_instructions(project, "Of the project.")
@@ -308,7 +308,7 @@ async def test_a_file_that_may_not_be_read_is_read_as_soon_as_it_may(
     assert await instructions.load(project) == "Of the project."
 
 
-# As they are shown: without a mark of byte order, or white space around them.
+# As they are returned: without a byte order mark or surrounding white space.
 WORDS = st.text(max_size=300).map(lambda text: text.lstrip("\ufeff").strip())
 
 
@@ -318,7 +318,7 @@ WORDS = st.text(max_size=300).map(lambda text: text.lstrip("\ufeff").strip())
     texts=st.lists(st.none() | WORDS, min_size=1, max_size=5),
     limit=st.integers(0, 1500),
 )
-def test_there_are_never_more_bytes_than_the_limit_and_nothing_is_cut_in_silence(
+def test_the_result_is_within_the_limit_and_every_cut_has_a_note(
     texts: list[str | None], limit: int
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
@@ -329,13 +329,13 @@ def test_there_are_never_more_bytes_than_the_limit_and_nothing_is_cut_in_silence
             cwd.mkdir()
             if text is not None:
                 (cwd / "Crab.md").write_bytes(text.encode())
-        found = asyncio.run(InstructionLoader(home, limit=limit).load(cwd))
+        result = asyncio.run(InstructionLoader(home, limit=limit).load(cwd))
     joined = "\n\n".join(text for text in texts if text)
-    assert len(found.encode()) <= limit
+    assert len(result.encode()) <= limit
     if len(joined.encode()) <= limit:
-        assert found == joined
-    elif limit > 1000:  # room for a note in the place of each
-        assert found.count("was cut: ") >= 1
-        shown = re.sub(r"\n?\[/\S+ was cut: \d+ bytes left out\]", "", found)
-        left_out = sum(map(int, re.findall(r"was cut: (\d+) bytes", found)))
+        assert result == joined
+    elif limit > 1000:  # room for a note about each file
+        assert result.count("was cut: ") >= 1
+        shown = re.sub(r"\n?\[/\S+ was cut: \d+ bytes left out\]", "", result)
+        left_out = sum(map(int, re.findall(r"was cut: (\d+) bytes", result)))
         assert len(joined.encode()) - left_out == len(shown.encode())

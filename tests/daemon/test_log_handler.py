@@ -1,4 +1,4 @@
-"""Logs: one line an event, without secrets, and nobody who logs waits for whoever reads."""
+"""LogHandler: one line per record, without secrets, and logging never waits for a reader."""
 
 import fcntl
 import io
@@ -35,7 +35,7 @@ FORMS: list[Form] = ["text", "json"]
 
 @contextmanager
 def capture_lines(form: Form, *secrets: str) -> Iterator[list[str]]:
-    """The lines, once the logs are closed. Pytest does not listen: it chokes on odd ones."""
+    """The lines, after the logs are closed. Other handlers are removed: pytest's fails on some."""
     stderr = io.StringIO()
     lines: list[str] = []
     root = logging.getLogger()
@@ -58,7 +58,7 @@ def make_record(created: float) -> logging.LogRecord:
     )
 
 
-def test_a_line_of_text_says_when_how_grave_where_and_what() -> None:
+def test_a_text_line_has_time_level_logger_message_and_fields() -> None:
     with capture_lines("text") as lines:
         log.handle(make_record(1794736800.123))
         log.warning(
@@ -72,7 +72,7 @@ def test_a_line_of_text_says_when_how_grave_where_and_what() -> None:
     assert lines[2].endswith(" ERROR aiohttp.server: 12 bytes")
 
 
-def test_a_line_of_json_is_one_object() -> None:
+def test_a_json_line_is_one_object() -> None:
     with capture_lines("json") as lines:
         log.handle(make_record(1794736799.9999))
         log.info("odd", extra={"fields": {"rate": 0.5, "path": Path("/a b"), "message": 3}})
@@ -91,7 +91,7 @@ def test_a_line_of_json_is_one_object() -> None:
 @pytest.mark.req("logs.one_line")
 @pytest.mark.parametrize("form", FORMS)
 @given(text=st.text(st.characters()), name=st.text(st.characters()))
-def test_whatever_is_logged_is_one_line(form: Form, text: str, name: str) -> None:
+def test_any_record_is_one_line(form: Form, text: str, name: str) -> None:
     with capture_lines(form) as lines:
         log.info("%s", text, extra={"fields": {name: text, "value": text}})
         log.info(text)
@@ -124,7 +124,7 @@ def test_a_traceback_is_in_the_line(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_call_that_is_wrong_is_logged_as_well_as_it_can_be(form: Form) -> None:
+def test_invalid_logging_calls_are_logged_as_far_as_possible(form: Form) -> None:
     class Mute:
         def __str__(self) -> str:
             raise RuntimeError
@@ -140,7 +140,7 @@ def test_a_call_that_is_wrong_is_logged_as_well_as_it_can_be(form: Form) -> None
     assert "dropped" in lines[1] or "dropped" in lines[2]
 
 
-def test_a_text_too_long_for_a_line_is_cut_after_the_masking() -> None:
+def test_a_long_text_is_cut_after_masking() -> None:
     with capture_lines("json", "hunter22") as lines:
         log.info("x" * (MAX_LOGGED_CHARS - 4) + "hunter22" + "y" * 10_000_000)
     assert json.loads(lines[0])["message"] == "x" * (MAX_LOGGED_CHARS - 4) + MASK[:4] + "… (cut)"
@@ -176,7 +176,7 @@ SHAPES = [
 
 @pytest.mark.req("logs.one_line")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_looks_like_a_secret_is_masked(shape: str) -> None:
+def test_text_that_looks_like_a_secret_is_masked(shape: str) -> None:
     secret = SECRET.replace("/", "-") if "://" in shape or "sk-" in shape else SECRET
     text = shape.format(secret)
     assert secret in text
@@ -200,11 +200,11 @@ def test_what_looks_like_a_secret_is_masked(shape: str) -> None:
         "me@example.com wrote",
     ],
 )
-def test_what_does_not_stays(text: str) -> None:
+def test_other_text_is_not_masked(text: str) -> None:
     assert mask_secrets(text, ()) == text
 
 
-def test_the_rest_of_a_masked_text_stays() -> None:
+def test_masking_keeps_the_rest_of_a_text() -> None:
     assert mask_secrets("GET https://me:pw@x.org/a?key=K&b=1 Bearer T, done", ()) == (
         f"GET https://{MASK}@x.org/a?key={MASK}&b=1 Bearer {MASK}, done"
     )
@@ -214,14 +214,14 @@ def test_the_rest_of_a_masked_text_stays() -> None:
     )
 
 
-# Begins with what no line has of its own, and is not made of masks.
+# Starts with a character that no line has otherwise, and contains no mask.
 KNOWN = st.text(min_size=5).filter(lambda text: "*" not in text).map("§{}".format)
 
 
 @pytest.mark.req("logs.one_line")
 @pytest.mark.parametrize("form", FORMS)
 @given(secrets=st.lists(KNOWN, min_size=1), around=st.text())
-def test_a_secret_that_is_known_is_in_no_line(form: Form, secrets: list[str], around: str) -> None:
+def test_a_known_secret_is_in_no_line(form: Form, secrets: list[str], around: str) -> None:
     with capture_lines(form, *secrets) as lines:
         for secret in secrets:
             log.info("%s", around + secret + around)
@@ -233,14 +233,14 @@ def test_a_secret_that_is_known_is_in_no_line(form: Form, secrets: list[str], ar
         assert not [secret for secret in secrets if secret in shown]
 
 
-def test_a_secret_is_known_in_quotes_too() -> None:
+def test_a_known_secret_is_masked_in_its_repr_too() -> None:
     with capture_lines("json", "its\nlines 'and' quotes") as lines:
         log.info("%r", ["its\nlines 'and' quotes"])
     assert json.loads(lines[0])["message"] == f'["{MASK}"]'
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_field_whose_name_says_secret_is_masked(form: Form) -> None:
+def test_a_field_with_the_name_of_a_secret_is_masked(form: Form) -> None:
     with capture_lines(form) as lines:
         log.info("x", extra=extra_fields(api_key="abc", Authorization="Basic abc", input_tokens=3))
     assert "abc" not in lines[0]
@@ -256,7 +256,7 @@ def test_a_short_secret_masks_nothing() -> None:
 
 @contextmanager
 def open_pipe() -> Iterator[tuple[int, TextIO]]:
-    """The reading end, and the other as the smallest pipe there is."""
+    """The read end of the smallest possible pipe, and a stream for its write end."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     with os.fdopen(writing, "w") as stream:
@@ -267,15 +267,15 @@ def open_pipe() -> Iterator[tuple[int, TextIO]]:
 
 
 def fill_pipe(stream: TextIO) -> int:
-    """Takes all the room of a pipe; how much that was."""
+    """Fill a pipe. Returns the number of bytes written."""
     os.set_blocking(stream.fileno(), False)
-    taken = 0
+    written = 0
     try:
         while True:
-            taken += os.write(stream.fileno(), b"." * 4096)
+            written += os.write(stream.fileno(), b"." * 4096)
     except BlockingIOError:
         os.set_blocking(stream.fileno(), True)
-        return taken
+        return written
 
 
 def read_line(reading: int) -> str:
@@ -286,33 +286,33 @@ def read_line(reading: int) -> str:
 
 
 @pytest.mark.req("logs.never_block")
-def test_a_stalled_stderr_blocks_neither_who_logs_nor_the_file(home: Path) -> None:
+def test_a_stalled_stderr_blocks_neither_the_caller_nor_the_file(home: Path) -> None:
     home.mkdir()
     with open_pipe() as (reading, stderr):
-        taken = fill_pipe(stderr)
+        filled = fill_pipe(stderr)
         with start_logging(directory=home / "logs", form="text", stderr=stderr):
             for number in range(100):
                 log.info("number %d", number)
-        assert os.read(reading, 2 * taken) == b"." * taken
+        assert os.read(reading, 2 * filled) == b"." * filled
     numbers = [line.split()[-1] for line in read_log_file(home)]
     assert numbers == list(map(str, range(100)))
 
 
 class SignalError(Exception):
-    """Its text is made by the thread, which is done with the lines before it then."""
+    """The log thread calls its __str__, after it has written all earlier lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reached = threading.Event()
 
     def __str__(self) -> str:
-        if threading.current_thread().name == "logs":  # not by what pytest listens with
+        if threading.current_thread().name == "logs":  # not by pytest's handler
             self.reached.set()
         return ""
 
 
 @pytest.mark.req("logs.never_block")
-def test_a_reader_that_comes_back_is_told_how_many_lines_it_missed() -> None:
+def test_a_reader_that_reads_again_learns_how_many_lines_it_missed() -> None:
     signal = SignalError()
     with open_pipe() as (reading, stderr):
         left = fill_pipe(stderr)
@@ -331,7 +331,7 @@ def test_a_reader_that_comes_back_is_told_how_many_lines_it_missed() -> None:
     assert "dropped" not in lines[-1] or len(lines) == 1
 
 
-def test_a_line_half_read_does_not_spoil_the_next() -> None:
+def test_a_partly_written_line_does_not_spoil_the_next() -> None:
     with open_pipe() as (reading, stderr):
         stream = LogStream(stderr)
         with pytest.raises(BlockingIOError):
@@ -343,7 +343,7 @@ def test_a_line_half_read_does_not_spoil_the_next() -> None:
         assert os.read(reading, 100) == b"and on\n"
 
 
-def test_a_reader_that_is_gone_ends_nothing(home: Path) -> None:
+def test_a_closed_stderr_does_not_stop_the_log_file(home: Path) -> None:
     home.mkdir()
     reading, writing = os.pipe()
     os.close(reading)
@@ -357,7 +357,7 @@ def test_a_reader_that_is_gone_ends_nothing(home: Path) -> None:
 
 
 class StalledStream(io.StringIO):
-    """Takes nothing until told to."""
+    """Blocks writes until `go` is set."""
 
     def __init__(self, last: str) -> None:
         super().__init__()
@@ -375,7 +375,7 @@ class StalledStream(io.StringIO):
         return written
 
 
-def test_lines_that_cannot_wait_are_dropped_and_counted_in_the_next() -> None:
+def test_lines_beyond_the_queue_limit_are_dropped_and_counted_in_the_next() -> None:
     stderr = StalledStream(f"number {MAX_QUEUED_LINES}")
     with start_logging(directory=None, form="json", stderr=stderr):
         log.info("number 0")
@@ -386,15 +386,15 @@ def test_lines_that_cannot_wait_are_dropped_and_counted_in_the_next() -> None:
         stderr.done.wait()
         log.info("next")
         log.info("and on")
-    *lines, following, last = [json.loads(line) for line in stderr.getvalue().splitlines()]
+    *lines, next_line, last = [json.loads(line) for line in stderr.getvalue().splitlines()]
     assert [line["message"] for line in lines] == [
         f"number {n}" for n in range(MAX_QUEUED_LINES + 1)
     ]
     assert not [line for line in [*lines, last] if "dropped" in line]
-    assert (following["message"], following["dropped"]) == ("next", 5)
+    assert (next_line["message"], next_line["dropped"]) == ("next", 5)
 
 
-def test_what_was_dropped_last_is_counted_when_the_log_ends() -> None:
+def test_lines_dropped_last_are_counted_when_the_log_ends() -> None:
     stderr = StalledStream("the log ends")
     with start_logging(directory=None, form="text", stderr=stderr):
         log.info("the first")
@@ -406,7 +406,7 @@ def test_what_was_dropped_last_is_counted_when_the_log_ends() -> None:
     assert stderr.getvalue().endswith("the log ends dropped=3\n")
 
 
-def test_closing_does_not_wait_for_a_write_that_is_stuck() -> None:
+def test_closing_does_not_wait_for_a_blocked_write() -> None:
     stderr = StalledStream("stuck")
     with start_logging(directory=None, form="text", stderr=stderr):
         log.info("stuck")
@@ -416,7 +416,7 @@ def test_closing_does_not_wait_for_a_write_that_is_stuck() -> None:
     stderr.done.wait()
 
 
-def test_a_process_ends_though_nobody_reads_its_stderr() -> None:
+def test_a_process_can_exit_while_its_stderr_is_not_read() -> None:
     script = """
 import logging, sys
 from crabtalk.daemon.process.log_handler import start_logging
@@ -433,13 +433,13 @@ print("done", flush=True)
         assert process.wait(20) == 0
 
 
-def test_threads_share_it() -> None:
-    def speak(name: int) -> None:
+def test_several_threads_can_log() -> None:
+    def log_numbers(name: int) -> None:
         for number in range(100):
             log.info("%d %d", name, number)
 
     with capture_lines("text") as lines:
-        threads = [threading.Thread(target=speak, args=(name,)) for name in range(4)]
+        threads = [threading.Thread(target=log_numbers, args=(name,)) for name in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -458,7 +458,7 @@ def get_mode(path: Path) -> int:
 
 
 @pytest.mark.req("home.private")
-def test_the_file_is_private_whatever_the_umask_and_whoever_made_it(home: Path) -> None:
+def test_the_file_is_private_whatever_the_umask_and_the_old_mode(home: Path) -> None:
     logs = home / "logs"
     (home / "open").mkdir(parents=True)
     (home / "open").chmod(0o777)
@@ -475,7 +475,7 @@ def test_the_file_is_private_whatever_the_umask_and_whoever_made_it(home: Path) 
         os.umask(before)
 
 
-def test_a_file_that_is_full_becomes_an_old_one_and_three_are_kept(home: Path) -> None:
+def test_a_full_file_is_rotated_and_three_old_ones_are_kept(home: Path) -> None:
     logs = home / "logs"
     logs.mkdir(parents=True)
     for number in range(6):
@@ -501,7 +501,7 @@ def test_the_next_start_adds_to_the_file(home: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_place_that_cannot_be_written_is_said_once_and_used_when_it_can(
+def test_an_unwritable_directory_is_reported_once_and_used_when_it_becomes_writable(
     form: Form, home: Path
 ) -> None:
     home.mkdir()
@@ -520,7 +520,7 @@ def test_a_place_that_cannot_be_written_is_said_once_and_used_when_it_can(
     assert re.search(r'dropped(=|":)[12]\b', first)
 
 
-def test_a_place_that_fails_again_is_said_again(home: Path) -> None:
+def test_an_unwritable_directory_is_reported_again_after_it_was_writable(home: Path) -> None:
     home.mkdir()
     stderr, signal = io.StringIO(), SignalError()
     with start_logging(directory=home / "logs", form="text", stderr=stderr):
@@ -540,7 +540,7 @@ def test_a_place_that_fails_again_is_said_again(home: Path) -> None:
     assert stderr.getvalue().count("cannot write to ") == 2
 
 
-def test_a_file_that_was_removed_is_made_again(home: Path) -> None:
+def test_a_removed_file_is_created_again(home: Path) -> None:
     home.mkdir()
     signal = SignalError()
     with start_logging(directory=home / "logs", form="text", stderr=None):
@@ -553,7 +553,7 @@ def test_a_file_that_was_removed_is_made_again(home: Path) -> None:
     assert read_log_file(home)[-1].endswith("four")
 
 
-def test_neither_a_link_nor_a_fifo_is_taken_for_the_file(home: Path, tmp_path: Path) -> None:
+def test_links_and_fifos_are_not_used_as_log_file(home: Path, tmp_path: Path) -> None:
     logs = home / "logs"
     logs.mkdir(parents=True)
     precious = tmp_path / "precious"
@@ -568,7 +568,7 @@ def test_neither_a_link_nor_a_fifo_is_taken_for_the_file(home: Path, tmp_path: P
         log.info("x")
 
 
-def test_libraries_speak_when_something_is_wrong_and_we_from_the_level_on() -> None:
+def test_libraries_log_from_warnings_on_and_our_modules_from_the_level_on() -> None:
     stderr = io.StringIO()
     with start_logging(directory=None, form="text", level=logging.DEBUG, stderr=stderr):
         logging.getLogger("aiohttp").info("no")
@@ -579,7 +579,7 @@ def test_libraries_speak_when_something_is_wrong_and_we_from_the_level_on() -> N
     assert [line.split()[-1] for line in stderr.getvalue().splitlines()] == ["yes", "yes"]
 
 
-def test_closed_it_leaves_logging_as_it_was() -> None:
+def test_closing_restores_the_logging_configuration() -> None:
     root, ours = logging.getLogger(), logging.getLogger("crabtalk")
 
     def state() -> list[object]:
@@ -592,11 +592,11 @@ def test_closed_it_leaves_logging_as_it_was() -> None:
     logs.close()
     logs.close()
     assert state() == before
-    log.warning("to nobody")
+    log.warning("not handled")
     assert stderr.getvalue() == ""
 
 
-# ── What nobody sees ────────────────────────────────────────────────────────────────────────────
+# ── Invisible characters ────────────────────────────────────────────────────────────────────────
 
 INVISIBLE = [
     *(*range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0x200B, 0x2010), 0x61C, 0xFEFF),
@@ -606,7 +606,7 @@ INVISIBLE = [
 
 @pytest.mark.req("logs.invisible")
 @pytest.mark.parametrize("form", FORMS)
-def test_characters_that_nobody_sees_are_escaped(form: Form, tmp_path: Path) -> None:
+def test_invisible_characters_are_escaped(form: Form, tmp_path: Path) -> None:
     text = "".join(f"a{chr(code)}b" for code in INVISIBLE)
     stderr = io.StringIO()
     with start_logging(directory=tmp_path, form=form, stderr=stderr):
@@ -618,8 +618,8 @@ def test_characters_that_nobody_sees_are_escaped(form: Form, tmp_path: Path) -> 
         assert "dünen 砂 stay" in written_text
         first, second = written_text.splitlines()
         if form == "json":
-            found = json.loads(first)
-            assert (found["message"], found["who"], found[f"key{text}"]) == (
+            record = json.loads(first)
+            assert (record["message"], record["who"], record[f"key{text}"]) == (
                 f"said {text}",
                 text,
                 1,

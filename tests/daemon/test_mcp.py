@@ -1,4 +1,4 @@
-"""MCP servers as clients and agents meet them: through the socket, with real server processes."""
+"""MCP servers of agents and components: through the socket, with real server processes."""
 
 import asyncio
 import json
@@ -46,12 +46,12 @@ ENDED = (wire.MCP_EVENT_KIND_CONNECTED, wire.MCP_EVENT_KIND_FAILED)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def daemon(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcessDaemon]:
-    """For tests that need none of their own: its host takes a second to start."""
+    """A shared daemon, because its host process takes a second to start."""
 
     async def watch(call: ToolDispatch) -> str:
-        """A tool that waits until a server has one more."""
-        known = [peer for _, peer in shared.daemon.mcp.list_states()]
-        await poll_until(lambda: any(tool.name == "extra" for peer in known for tool in peer.tools))
+        """A tool that waits until a server has the tool `extra`."""
+        peers = [peer for _, peer in shared.daemon.mcp.list_states()]
+        await poll_until(lambda: any(tool.name == "extra" for peer in peers for tool in peer.tools))
         return "it has changed"
 
     hooks = {"test": FunctionTools(watch=watch)}
@@ -63,7 +63,7 @@ async def daemon(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InPr
 async def run_with_agents(
     daemon: InProcessDaemon, agents: Mapping[str, str]
 ) -> AsyncIterator[Client]:
-    """A client, while the daemon has these agents. Nothing is left of them afterwards."""
+    """A client of the daemon with these agents. Removes them and their conversations afterwards."""
     daemon.model.reset()
     for name, text in agents.items():
         daemon.agent_file(name).write_text(text)
@@ -83,7 +83,7 @@ async def run_with_agents(
 
 
 def format_declaration(name: str, *options: str, **settings: Any) -> str:
-    """A server in an agent's file."""
+    """The TOML of a server in an agent's file."""
     lines = ["[[mcps]]", f'name = "{name}"']
     for key, value in (make_server(name, *options) | settings).items():
         if key != "name":
@@ -92,7 +92,7 @@ def format_declaration(name: str, *options: str, **settings: Any) -> str:
 
 
 def make_server(name: str, *options: str) -> dict[str, Any]:
-    """The same, as a client writes it."""
+    """A server as a client sends it."""
     return {"name": name, "command": sys.executable, "args": ["-S", str(TINY_SERVER), *options]}
 
 
@@ -103,7 +103,7 @@ def format_inline(value: Any) -> str:
 
 
 def list_offered_tools(daemon: InProcessDaemon, number: int = -1) -> list[str]:
-    """The tools a model was shown."""
+    """The tools that a model was offered."""
     return [tool["function"]["name"] for tool in daemon.model.requests[number]["tools"]]
 
 
@@ -116,21 +116,21 @@ async def call_text_tool(client: Client, agent: str, tool: str, text: str = "") 
 async def collect_mcp_events(
     client: Client, *wanted: tuple[str, str, int]
 ) -> list[wire.McpEventMsg]:
-    """What is told until all of these were: agent, name and kind of each."""
-    found: list[wire.McpEventMsg] = []
+    """The events up to the last of the wanted ones: agent, name and kind of each."""
+    received: list[wire.McpEventMsg] = []
     missing = set(wanted)
     async with asyncio.timeout(PATIENCE), aclosing(client.subscribe_mcp_events()) as events:
         while missing:
             event = await anext(events)
-            found.append(event)
+            received.append(event)
             missing.discard((event.agent, event.name, event.kind))
-    return found
+    return received
 
 
-async def poll_until(claim: Callable[[], bool]) -> None:
-    """Waits for something that happens in another process, which needs the processor too."""
+async def poll_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition in another process, without using all the CPU time."""
     async with asyncio.timeout(PATIENCE):
-        while not claim():
+        while not condition():
             await asyncio.sleep(0.01)
 
 
@@ -142,7 +142,7 @@ async def poll_until(claim: Callable[[], bool]) -> None:
 async def test_a_tool_of_a_server_is_a_tool_of_the_agent_that_declares_it(
     daemon: InProcessDaemon,
 ) -> None:
-    """Also in its first turn, which waits a moment for servers that start."""
+    """Also in its first turn, which waits for starting servers."""
     agents = {"crab": PROMPT + format_declaration("beach"), "twin": PROMPT}
     async with run_with_agents(daemon, agents) as client:
         assert await call_text_tool(client, "crab", "echo", "hello") == "hello"
@@ -177,7 +177,7 @@ async def test_a_worker_has_its_callers_servers_and_no_second_process(
 
 @pytest.mark.req("mcp.results")
 @pytest.mark.req("mcp.errors")
-async def test_what_servers_answer_reaches_the_agent_and_failures_have_prefixes(
+async def test_answers_of_servers_reach_the_agent_and_failures_have_prefixes(
     daemon: InProcessDaemon,
 ) -> None:
     agents = {"crab": PROMPT + format_declaration("beach")}
@@ -248,7 +248,7 @@ async def test_killing_a_run_cancels_its_call_at_the_server(
 
 
 @pytest.mark.req("mcp.progress.feed")
-async def test_how_far_a_call_is_reaches_those_who_want_all_kinds_and_no_log(
+async def test_progress_reaches_subscribers_of_all_kinds_but_not_the_log(
     daemon: InProcessDaemon,
 ) -> None:
     agents = {"crab": PROMPT + format_declaration("beach")}
@@ -261,15 +261,15 @@ async def test_how_far_a_call_is_reaches_those_who_want_all_kinds_and_no_log(
         (result,) = await run_tool_calls(client, "crab", [("walk", {"text": "4"})], sender="bo")
         assert result.output == "walked 4 steps"
         events = await feed.wait_until_done()
-        words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
-        assert {(event.agent, event.sender, event.content) for event in words} == {
+        progress = [event for event in events if event.kind == wire.TOOL_PROGRESS]
+        assert {(event.agent, event.sender, event.content) for event in progress} == {
             ("crab", "bo", "walking")
         }
-        assert {event.call_id for event in words} == {result.call_id}
-        assert {event.run_id for event in words} == {events[0].run_id}
-        assert (words[0].progress, words[0].total) == (0, 4)
-        assert words[0].HasField("progress"), "nothing yet is not unknown"
-        assert words[-1].progress == 3, "the last word comes"
+        assert {event.call_id for event in progress} == {result.call_id}
+        assert {event.run_id for event in progress} == {events[0].run_id}
+        assert (progress[0].progress, progress[0].total) == (0, 4)
+        assert progress[0].HasField("progress"), "zero progress is not unknown"
+        assert progress[-1].progress == 3, "the last progress event arrives"
         kinds = [event.kind for event in events]
         assert kinds.index(wire.TOOL_START) < kinds.index(wire.TOOL_PROGRESS)
         assert max(i for i, kind in enumerate(kinds) if kind == wire.TOOL_PROGRESS) < kinds.index(
@@ -282,7 +282,7 @@ async def test_how_far_a_call_is_reaches_those_who_want_all_kinds_and_no_log(
 
 
 @pytest.mark.req("mcp.progress.feed")
-async def test_progress_in_a_delegated_run_names_the_run_it_works_for(
+async def test_progress_of_a_delegated_run_names_its_parent(
     daemon: InProcessDaemon,
 ) -> None:
     task = {"tasks": [{"message": '!tool progress {"text": "2"}\n!then\n!say done'}]}
@@ -294,17 +294,17 @@ async def test_progress_in_a_delegated_run_names_the_run_it_works_for(
         await collect_mcp_events(client, ("crab", "tides", wire.MCP_EVENT_KIND_CONNECTED))
         await client.send("crab", f"!tool delegate {json.dumps(task)}\n!then\n!say done")
         events = await feed.wait_until_done(runs=2)
-        words = [event for event in events if event.kind == wire.TOOL_PROGRESS]
-        assert [(event.content, event.progress, event.total) for event in words] == [
+        progress = [event for event in events if event.kind == wire.TOOL_PROGRESS]
+        assert [(event.content, event.progress, event.total) for event in progress] == [
             ("1/2", 1, 2),
             ("2/2", 2, 2),
         ]
-        assert {event.parent.agent for event in words} == {"crab"}
-        assert {event.parent.run_id for event in words} == {events[0].run_id}
+        assert {event.parent.agent for event in progress} == {"crab"}
+        assert {event.parent.run_id for event in progress} == {events[0].run_id}
 
 
 @pytest.mark.req("mcp.progress.feed")
-async def test_a_call_that_was_killed_is_not_heard_of_again(daemon: InProcessDaemon) -> None:
+async def test_a_killed_call_reports_no_more_progress(daemon: InProcessDaemon) -> None:
     agents = {"crab": PROMPT + format_declaration("beach")}
     async with (
         run_with_agents(daemon, agents) as client,
@@ -317,7 +317,7 @@ async def test_a_call_that_was_killed_is_not_heard_of_again(daemon: InProcessDae
         await poll_until(lambda: any(event.kind == wire.TOOL_PROGRESS for event in feed.events))
         await other.kill("crab")
         await collect_events(stream)
-        # It answers in order, so this comes after all it had to say about the other.
+        # The server answers in order, so this comes after all progress of the other call.
         assert await call_text_tool(client, "crab", "echo", "and on") == "and on"
         kinds = [event.kind for event in await feed.wait_until_done(runs=2)]
         assert wire.TOOL_PROGRESS not in kinds[kinds.index(wire.DONE) :]
@@ -325,7 +325,7 @@ async def test_a_call_that_was_killed_is_not_heard_of_again(daemon: InProcessDae
 
 @pytest.mark.req("mcp.tools.turn")
 @pytest.mark.req("mcp.tools.changed")
-async def test_a_turn_keeps_the_tools_it_began_with_and_the_next_has_the_new_ones(
+async def test_a_turn_keeps_its_tools_and_the_next_turn_has_the_new_ones(
     daemon: InProcessDaemon,
 ) -> None:
     agents = {"crab": PROMPT + format_declaration("beach")}
@@ -346,7 +346,7 @@ async def test_a_turn_keeps_the_tools_it_began_with_and_the_next_has_the_new_one
 
 
 @pytest.mark.req("mcp.scope")
-async def test_a_whitelist_holds_for_tools_of_servers_by_either_name(
+async def test_a_whitelist_applies_to_tools_of_servers_by_either_name(
     daemon: InProcessDaemon,
 ) -> None:
     agents = {
@@ -364,7 +364,7 @@ async def test_a_whitelist_holds_for_tools_of_servers_by_either_name(
         assert results[2].output == "tool not available: pid"
         prompt = daemon.model.requests[0]["messages"][0]["content"]
         assert "mcp servers: beach, sand" in prompt
-        # Declared is allowed, whatever skills an agent is kept to.
+        # A declared server is allowed even if the agent's skills are restricted.
         assert await call_text_tool(client, "twin", "echo", "yes") == "yes"
 
 
@@ -377,8 +377,8 @@ async def test_a_pattern_can_ask_before_every_tool_of_every_server(daemon: InPro
     async with run_with_agents(daemon, agents) as client:
         script = script_tool_calls([("echo", {"text": "one"}), ("bash", {"command": ":"})])
         stream = client.stream("crab", script)
-        asked = await wait_for_event(stream, wire.AskUserEvent)
-        assert [question.header for question in asked.questions] == ["echo"]
+        approval = await wait_for_event(stream, wire.AskUserEvent)
+        assert [question.header for question in approval.questions] == ["echo"]
         async with daemon.client() as other:
             await other.reply_to_ask("crab", "always here")
         results = [e for e in await collect_events(stream) if isinstance(e, wire.ToolResultEvent)]
@@ -394,7 +394,7 @@ async def test_a_pattern_can_ask_before_every_tool_of_every_server(daemon: InPro
 
 
 @pytest.mark.req("mcp.names.built_in")
-async def test_a_server_cannot_take_the_place_of_a_tool_of_ours(daemon: InProcessDaemon) -> None:
+async def test_a_server_cannot_replace_a_built_in_tool(daemon: InProcessDaemon) -> None:
     agents = {"crab": PROMPT + format_declaration("beach", "--tools", "bash,swim")}
     async with run_with_agents(daemon, agents) as client:
         ours, theirs, swim = await run_tool_calls(
@@ -407,10 +407,10 @@ async def test_a_server_cannot_take_the_place_of_a_tool_of_ours(daemon: InProces
 
 @pytest.mark.req("mcp.env")
 @pytest.mark.req("mcp.wait")
-async def test_what_config_adds_to_the_environment_reaches_servers_started_later(
+async def test_environment_from_the_config_reaches_servers_started_later(
     tmp_path: Path,
 ) -> None:
-    """Those that start with the daemon have it, too; its first turn waits for them."""
+    """Servers that start with the daemon have it too; its first turn waits for them."""
     config = CONFIG + '[env]\nBEACH = "north"\n'
     agents = {
         "crab": PROMPT + format_declaration("beach"),
@@ -451,7 +451,7 @@ async def test_servers_are_listed_with_their_state_and_without_their_secrets(
         assert beach.tool_count > 5
         assert (dead.status, dead.auto_restart, dead.tool_count) == (wire.FAILED, False, 0)
         assert dead.error.startswith("its process ended with status 7 (stderr: ")
-        assert [one.name for one in (await client.list_mcps("twin")).mcps] == ["dead"]
+        assert [server.name for server in (await client.list_mcps("twin")).mcps] == ["dead"]
         (problem,) = (await client.get_stats()).problems
         assert problem == f"the MCP server dead of twin failed: {dead.error}"
         assert await expect_error_code(client.list_mcps("squid")) == 404
@@ -459,7 +459,7 @@ async def test_servers_are_listed_with_their_state_and_without_their_secrets(
 
 @pytest.mark.req("mcp.upsert")
 @pytest.mark.req("mcp.secrets")
-async def test_servers_are_added_changed_and_taken_away_in_the_agents_file(
+async def test_servers_are_added_changed_and_removed_in_the_agents_file(
     daemon: InProcessDaemon,
 ) -> None:
     file = "# My crab.\n" + PROMPT + "\n# Knows the beach.\n" + format_declaration("beach")
@@ -467,22 +467,26 @@ async def test_servers_are_added_changed_and_taken_away_in_the_agents_file(
         run_with_agents(daemon, {"crab": file}) as client,
     ):
         path = daemon.home / "agents" / "crab.toml"
-        made = await client.upsert_mcp(
+        added = await client.upsert_mcp(
             "crab", make_server("sand", "--any", "1") | {"env": {"TOKEN": "s3cret-token"}}
         )
-        assert (made.name, made.source, dict(made.env)) == ("sand", "crab", {"TOKEN": "********"})
+        assert (added.name, added.source, dict(added.env)) == (
+            "sand",
+            "crab",
+            {"TOKEN": "********"},
+        )
         assert path.read_text().startswith(file)
         assert "s3cret-token" in path.read_text()
         assert path.stat().st_mode & 0o777 == 0o600
         assert await call_text_tool(client, "crab", "sand__variable", "TOKEN") == "s3cret-token"
-        # As a client has it: what it did not change comes back masked.
-        masked = {"name": "sand", "command": made.command, "args": [*made.args, "--banner"]}
-        await client.upsert_mcp("crab", masked | {"env": dict(made.env)})
+        # As a client sends it: unchanged secrets are masked.
+        masked = {"name": "sand", "command": added.command, "args": [*added.args, "--banner"]}
+        await client.upsert_mcp("crab", masked | {"env": dict(added.env)})
         await collect_mcp_events(client, ("crab", "sand", wire.MCP_EVENT_KIND_CONNECTED))
         assert await call_text_tool(client, "crab", "sand__variable", "TOKEN") == "s3cret-token"
         await client.delete_mcp("crab", "sand")
         assert path.read_text().strip() == file.strip()
-        assert [one.name for one in (await client.list_mcps()).mcps] == ["beach"]
+        assert [server.name for server in (await client.list_mcps()).mcps] == ["beach"]
         refusals = [
             (client.upsert_mcp("squid", make_server("x")), 404),
             (client.upsert_mcp("crab", {"name": "x"}), 400),
@@ -498,7 +502,7 @@ async def test_servers_are_added_changed_and_taken_away_in_the_agents_file(
 
 
 @pytest.mark.req("mcp.events")
-async def test_whoever_subscribes_hears_how_servers_are_and_then_what_happens(
+async def test_a_subscriber_gets_the_states_of_servers_and_then_their_changes(
     daemon: InProcessDaemon,
 ) -> None:
     agents = {"crab": PROMPT + format_declaration("beach"), "twin": PROMPT}
@@ -532,7 +536,7 @@ async def read_next_event(events: AsyncGenerator[wire.McpEventMsg, None]) -> wir
 
 
 @pytest.mark.req("mcp.events.bounded")
-async def test_a_subscriber_that_falls_behind_keeps_the_latest(tmp_path: Path) -> None:
+async def test_a_subscriber_that_falls_behind_gets_the_latest_events(tmp_path: Path) -> None:
     feed = McpFeed(FeedLimits(feeds=1, feed_events=2), Clock())
     events = feed.subscribe([PeerStateChanged(PeerStatus.CONNECTING, "crab", "first")])
     assert (await anext(events)).name == "first"
@@ -547,7 +551,7 @@ async def test_a_subscriber_that_falls_behind_keeps_the_latest(tmp_path: Path) -
 
 @pytest.mark.req("mcp.rename")
 @pytest.mark.req("mcp.reload")
-async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(daemon: InProcessDaemon) -> None:
+async def test_neither_a_rename_nor_a_reload_restarts_a_server(daemon: InProcessDaemon) -> None:
     agents = {"crab": PROMPT, "twin": PROMPT + format_declaration("beach")}
     async with run_with_agents(daemon, agents) as client:
         pid = await call_text_tool(client, "twin", "pid")
@@ -566,9 +570,7 @@ async def test_neither_a_rename_nor_a_reload_starts_a_server_anew(daemon: InProc
 
 
 @pytest.mark.req("mcp.reload")
-async def test_a_reload_tries_servers_again_that_failed(
-    tmp_path: Path, daemon: InProcessDaemon
-) -> None:
+async def test_a_reload_tries_failed_servers_again(tmp_path: Path, daemon: InProcessDaemon) -> None:
     go = tmp_path / "bin"
     agents = {"crab": PROMPT + f'[[mcps]]\nname = "b"\ncommand = "{go}"\nauto_restart = false\n'}
     async with run_with_agents(daemon, agents) as client:
@@ -585,7 +587,7 @@ async def test_a_reload_tries_servers_again_that_failed(
 @pytest.mark.req("mcp.ports")
 @pytest.mark.req("mcp.ports.scope")
 @pytest.mark.timeout(120)
-async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_again(
+async def test_a_component_restarted_on_another_port_is_usable_again(
     daemon: InProcessDaemon,
 ) -> None:
     agents = {"crab": PROMPT, "twin": PROMPT + 'tools = ["bash"]\n'}
@@ -596,8 +598,8 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
             await collect_mcp_events(client, ("", "beach", wire.MCP_EVENT_KIND_CONNECTED))
             (sum_,) = await run_tool_calls(client, "crab", [("add", {"a": 1, "b": 2})])
             assert sum_.output == "3"
-            (found,) = (await client.list_mcps()).mcps
-            assert (found.name, found.source, found.source_kind) == ("beach", "", wire.EXTERNAL)
+            (server,) = (await client.list_mcps()).mcps
+            assert (server.name, server.source, server.source_kind) == ("beach", "", wire.EXTERNAL)
             (denied,) = await run_tool_calls(client, "twin", [("add", {"a": 1, "b": 2})])
             assert (denied.output, denied.is_error) == ("tool not registered: add", True)
             async with aclosing(client.subscribe_mcp_events()) as events:
@@ -613,7 +615,7 @@ async def test_a_component_that_is_killed_and_started_again_elsewhere_is_usable_
 @pytest.mark.req("mcp.ports")
 @pytest.mark.req("component.killed")
 @pytest.mark.timeout(120)
-async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_to_touch_the_daemon(
+async def test_the_component_of_the_docs_can_restart_without_a_change_to_the_daemon(
     daemon: InProcessDaemon,
 ) -> None:
     rolls = [("roll", {"sides": 1, "times": 2})]
@@ -625,7 +627,7 @@ async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_t
             assert not rolled.is_error, rolled.output
             dice.kill()
             await dice.wait()
-            # Its file is still there, and nobody listens behind it.
+            # Its port file is still there, but no process listens on the port.
             async with asyncio.timeout(PATIENCE):
                 while (await client.list_mcps()).mcps:
                     await asyncio.sleep(0.01)
@@ -639,7 +641,7 @@ async def test_the_component_of_the_docs_killed_and_started_again_needs_nobody_t
 
 
 @pytest.mark.req("mcp.migration")
-async def test_servers_of_a_common_table_are_moved_to_the_agents_that_name_them(
+async def test_servers_of_a_shared_table_are_moved_to_the_agents_that_name_them(
     tmp_path: Path,
 ) -> None:
     line = make_server("beach")
@@ -661,7 +663,7 @@ async def test_servers_of_a_common_table_are_moved_to_the_agents_that_name_them(
         assert "[mcps.beach]" in (daemon.home / "config.toml").read_text(), "twin needs help first"
         daemon.agent_file("twin").write_text(PROMPT + 'mcps = ["beach", "unused"]\n')
     async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
-        names = [(one.source, one.name) for one in (await client.list_mcps()).mcps]
+        names = [(server.source, server.name) for server in (await client.list_mcps()).mcps]
         assert names == [("crab", "beach"), ("twin", "beach"), ("twin", "unused")]
         left = (daemon.home / "config.toml").read_text()
         assert left.startswith("# Mine.\n")
@@ -682,7 +684,7 @@ def prepare_agents(home: Path, **agents: str) -> None:
 
 
 @pytest.mark.req("mcp.host.late")
-async def test_a_daemon_without_servers_has_no_host_and_none_of_the_sdk(home: Path) -> None:
+async def test_a_daemon_without_servers_has_no_host_and_no_sdk(home: Path) -> None:
     prepare_agents(home, crab=PROMPT)
     async with (
         process(home, "--tcp", "off") as daemon,
@@ -698,7 +700,7 @@ async def test_a_daemon_without_servers_has_no_host_and_none_of_the_sdk(home: Pa
 
 
 @pytest.mark.req("mcp.start")
-async def test_twenty_servers_that_take_their_time_do_not_delay_the_first_pong(home: Path) -> None:
+async def test_twenty_slow_servers_do_not_delay_the_first_pong(home: Path) -> None:
     servers = "".join(format_declaration(f"b{n}", "--until", f"/nowhere/{n}") for n in range(20))
     prepare_agents(home, crab=PROMPT + servers)
     async with (
@@ -706,7 +708,7 @@ async def test_twenty_servers_that_take_their_time_do_not_delay_the_first_pong(h
         connect(home=home, timeout=PATIENCE) as client,
     ):
         await client.ping()
-        states = [one.status for one in (await client.list_mcps()).mcps]
+        states = [server.status for server in (await client.list_mcps()).mcps]
         assert states == [wire.CONNECTING] * 20
         (host,) = list_children(daemon.process.pid)
         async with asyncio.timeout(PATIENCE):
@@ -737,7 +739,7 @@ async def test_a_daemon_that_is_killed_leaves_neither_host_nor_servers(home: Pat
 
 @pytest.mark.req("mcp.host.death")
 @pytest.mark.slow
-async def test_a_daemon_does_not_notice_the_death_of_its_host_but_for_the_servers(
+async def test_the_death_of_the_host_only_affects_the_servers(
     home: Path,
 ) -> None:
     prepare_agents(home, crab=PROMPT + format_declaration("beach"))

@@ -1,4 +1,4 @@
-"""crabtalkd migrate: files into a database and back, the same to the last byte."""
+"""crabtalkd migrate: files into a database and back, without changing a byte."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ from tests.storage.sample_records import (
     seal_records,
 )
 
-# What it tests is in processes with loops of their own.
+# The tested processes have event loops of their own.
 pytestmark = pytest.mark.one_loop
 
 PATIENCE = 40
@@ -56,7 +56,7 @@ NUL = Pair("crab", "nul\0sender\\0")
 LONG = Pair("crab", "long")
 GUEST = Pair("crab", "guest")
 SLASHES = Pair("crab", "back\\slash 'quoted' \"twice\" 🦀")
-CONVERSATIONS = 450  # more than are written at once
+CONVERSATIONS = 450  # more than one batch
 
 AGENT = '# mine\r\nprompt = """You are crab."""\r\n\r\n[hooks.memory]   # kept\nper_sender = true\n'
 BROKEN = "prompt = 3 # no text\n"
@@ -89,7 +89,7 @@ def write_log(home: Path, pair: Pair, data: bytes) -> Path:
 
 
 def fill_home(home: Path) -> dict[str, bytes]:
-    """A home with all there can be in one. Its logs, as they are once they have been copied."""
+    """Fill a home with everything that can be in one. Returns its logs as they must be copied."""
     home.mkdir(mode=0o700)
     (home / "agents").mkdir()
     (home / "agents" / "crab.toml").write_bytes(AGENT.encode())
@@ -118,13 +118,13 @@ def fill_home(home: Path) -> dict[str, bytes]:
 
 
 def read_copied_files(home: Path) -> dict[str, bytes]:
-    """All that was copied, by its path."""
-    found = {
+    """The copied files by path."""
+    files = {
         str(path.relative_to(home)): path.read_bytes()
         for pattern in ("sessions/*.jsonl", "agents/*.toml", "memory/**/*.crmem")
         for path in home.glob(pattern)
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def read_log_files(home: Path) -> dict[str, bytes]:
@@ -138,19 +138,19 @@ async def run_migrate(home: Path, source: str, target: str, *words: str) -> tupl
 
 
 async def migrate_and_count(home: Path, source: str, target: str) -> dict[str, Any]:
-    """What there is of each kind, having succeeded."""
+    """Migrate successfully. Returns the numbers of items of each kind, in source and target."""
     code, out, err = await run_migrate(home, source, target, "--json")
     assert code == 0, err
-    known = json.loads(out)
-    assert known["ok"] is True
-    for each in known["kinds"].values():
-        assert each["source_hash"] == each["target_hash"]
-        assert each["is_same"] is True
-    return {kind: (each["source"], each["target"]) for kind, each in known["kinds"].items()}
+    report = json.loads(out)
+    assert report["ok"] is True
+    for totals in report["kinds"].values():
+        assert totals["source_hash"] == totals["target_hash"]
+        assert totals["is_same"] is True
+    return {kind: (totals["source"], totals["target"]) for kind, totals in report["kinds"].items()}
 
 
 async def expect_refusal(home: Path, source: str, target: str) -> str:
-    """The one sentence it says."""
+    """Run a migration that fails. Returns its one sentence."""
     code, out, err = await run_migrate(home, source, target)
     assert (code, out) == (1, ""), err
     assert err.startswith("crabtalkd: "), err
@@ -187,7 +187,7 @@ async def read_everything(storage: Storage, pair: Pair) -> tuple[Any, ...]:
 
 
 @pytest.mark.req("migrate.exact")
-async def test_there_and_back_every_log_agent_and_memory_is_the_same_bytes(
+async def test_a_migration_and_back_keeps_every_log_agent_and_memory_byte_for_byte(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     logs = fill_home(home)
@@ -206,10 +206,10 @@ async def test_there_and_back_every_log_agent_and_memory_is_the_same_bytes(
     assert read_copied_files(back) == before
     assert read_log_files(back) == logs
     subscriptions = [
-        await SubscriptionFile(each / "events" / "subscriptions.toml").load()
-        for each in (home, back)
+        await SubscriptionFile(directory / "events" / "subscriptions.toml").load()
+        for directory in (home, back)
     ]
-    assert sorted(subscriptions[0], key=lambda one: one.id) == subscriptions[1]
+    assert sorted(subscriptions[0], key=lambda subscription: subscription.id) == subscriptions[1]
     assert {path.stat().st_mode & 0o777 for path in back.glob("sessions/*")} == {0o600}
     assert (back / "sessions").stat().st_mode & 0o777 == 0o700
 
@@ -233,7 +233,7 @@ async def test_logs_without_checksums_come_back_with_valid_chains(
 
 
 @pytest.mark.req("migrate.exact")
-async def test_the_database_reads_as_the_files_did_and_goes_on_from_there(
+async def test_the_database_reads_like_the_files_and_can_be_appended_to(
     home: Path, postgres_url: str
 ) -> None:
     fill_home(home)
@@ -257,7 +257,7 @@ async def test_the_database_reads_as_the_files_did_and_goes_on_from_there(
 
 
 @pytest.mark.req("migrate.damaged")
-async def test_what_cannot_be_read_is_told_and_kept_aside_and_stays_where_it_is(
+async def test_unreadable_lines_are_reported_and_set_aside_without_changing_the_source(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     home.mkdir(mode=0o700)
@@ -266,13 +266,12 @@ async def test_what_cannot_be_read_is_told_and_kept_aside_and_stays_where_it_is(
     )
     damaged = b'{"kind":"message","id":1,\xff\x00\n'
     torn = write_log(home, PAIR, b"".join([*lines[:2], damaged, b"\n", lines[2], b'{"kind":"mess']))
-    whole = write_log(
-        home, CJK, encode_records([make_opening(CJK), make_message(0)])[:-1]
-    )  # lacks its line feed only
+    # Lacks its line feed only.
+    whole = write_log(home, CJK, encode_records([make_opening(CJK), make_message(0)])[:-1])
     extra = b'{"kind":"meta","title":"t","unknown":"\xff"}\n'
     odd = write_log(home, GUEST, encode_records([make_opening(GUEST)]) + extra)
-    nobody = home / "sessions" / "nobody-0123456789.jsonl"
-    nobody.write_bytes(encode_records([make_message(0)]))
+    ownerless = home / "sessions" / "ownerless-0123456789.jsonl"
+    ownerless.write_bytes(encode_records([make_message(0)]))
     (home / "sessions" / "not ours.jsonl").write_bytes(lines[0])
     (home / "sessions" / "empty-0123456789.jsonl").touch()
     copy = home / "sessions" / "copy-0123456789.jsonl"
@@ -280,7 +279,7 @@ async def test_what_cannot_be_read_is_told_and_kept_aside_and_stays_where_it_is(
     before = read_log_files(home)
     code, _, err = await run_migrate(home, "file:", postgres_url)
     assert code == 0, err
-    for name in (torn.name, nobody.name, "not ours.jsonl", copy.name):
+    for name in (torn.name, ownerless.name, "not ours.jsonl", copy.name):
         assert sum(name in line for line in err.splitlines()) >= 1, (name, err)
     assert "(1); they are left out" in err
     assert err.count("half a line") == 1
@@ -294,7 +293,7 @@ async def test_what_cannot_be_read_is_told_and_kept_aside_and_stays_where_it_is(
     }
 
 
-# ── Again ──────────────────────────────────────────────────────────────────────────────────────
+# ── Repeated migrations ────────────────────────────────────────────────────────────────────────
 
 
 BEGUN = """
@@ -305,7 +304,7 @@ VALUES ('k', $1, '', '', '', '', '', 0, '{}', 1, pg_current_xact_id())
 
 
 def write_many_logs(home: Path) -> list[str]:
-    """The handles of more conversations than are written at once, as they are sorted."""
+    """Write more conversations than fit one batch. Returns their handles, sorted."""
     home.mkdir(mode=0o700)
     pairs = [Pair("crab", f"sender {number}") for number in range(CONVERSATIONS)]
     for pair in pairs:
@@ -315,7 +314,7 @@ def write_many_logs(home: Path) -> list[str]:
 
 @asynccontextmanager
 async def block_writers(url: str, statement: str, *values: Any) -> AsyncIterator[None]:
-    """Whoever writes what this writes waits until the end, when it is taken back."""
+    """Block writers of the same rows until the end, when the rows are rolled back."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("BEGIN")
@@ -337,7 +336,7 @@ async def wait_for_lock(url: str, lock: str, process: ForkedProcess) -> None:
 
 @pytest.mark.req("migrate.again")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
-async def test_ended_in_the_middle_it_is_run_again_and_goes_on(
+async def test_an_interrupted_migration_can_be_run_again(
     home: Path, private_postgres: PostgresServer, number: int, status: int
 ) -> None:
     url = private_postgres.url
@@ -350,22 +349,22 @@ async def test_ended_in_the_middle_it_is_run_again_and_goes_on(
         await wait_for_lock(url, "transactionid", process)
         process.send_signal(number)
         assert await process.wait() == status
-    async with asyncio.timeout(PATIENCE):  # until the server has seen that it is gone
+    async with asyncio.timeout(PATIENCE):  # until the server notices that the process is gone
         while await fetch_rows(url, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"):
             await asyncio.sleep(0.01)
     written = await fetch_rows(url, "SELECT handle FROM conversations")
     assert 0 < len(written) < CONVERSATIONS
     ids = await fetch_rows(url, "SELECT handle, id FROM conversations")
-    found = await migrate_and_count(home, "file:", url)
-    assert found["conversations"] == (CONVERSATIONS, CONVERSATIONS)
-    assert found["entries"] == (3 * CONVERSATIONS, 3 * CONVERSATIONS)
-    # What was there was not written again.
+    counts = await migrate_and_count(home, "file:", url)
+    assert counts["conversations"] == (CONVERSATIONS, CONVERSATIONS)
+    assert counts["entries"] == (3 * CONVERSATIONS, 3 * CONVERSATIONS)
+    # Existing rows were not written again.
     assert set(ids) < set(await fetch_rows(url, "SELECT handle, id FROM conversations"))
-    assert await migrate_and_count(home, "file:", url) == found
+    assert await migrate_and_count(home, "file:", url) == counts
 
 
 @pytest.mark.req("migrate.again")
-async def test_a_disk_that_refuses_leaves_whole_logs_only_and_it_is_run_again(
+async def test_a_failing_disk_leaves_only_complete_logs_and_the_migration_can_be_run_again(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     handles = write_many_logs(home)
@@ -383,8 +382,8 @@ async def test_a_disk_that_refuses_leaves_whole_logs_only_and_it_is_run_again(
     assert 0 < len(written) < CONVERSATIONS
     assert written.items() < read_log_files(home).items()
     assert {path.suffix for path in back.glob("sessions/*")} == {".jsonl"}
-    found = await migrate_and_count(back, postgres_url, "file:")
-    assert found["conversations"] == (CONVERSATIONS, CONVERSATIONS)
+    counts = await migrate_and_count(back, postgres_url, "file:")
+    assert counts["conversations"] == (CONVERSATIONS, CONVERSATIONS)
     assert read_log_files(back) == read_log_files(home)
 
 
@@ -413,7 +412,7 @@ NAMED = {
 @pytest.mark.req("migrate.refuses.other")
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.slow
-async def test_a_target_that_has_something_else_is_left_as_it_is(
+async def test_a_database_with_other_data_is_not_changed(
     home: Path, postgres_url: str, what: str
 ) -> None:
     fill_home(home)
@@ -431,7 +430,7 @@ async def test_a_target_that_has_something_else_is_left_as_it_is(
 
 
 @pytest.mark.req("migrate.refuses.other")
-async def test_a_home_that_has_something_else_is_left_as_it_is(
+async def test_a_home_with_other_data_is_not_changed(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     fill_home(home)
@@ -450,9 +449,7 @@ async def test_a_home_that_has_something_else_is_left_as_it_is(
 
 
 @pytest.mark.req("migrate.verified")
-async def test_a_copy_that_is_not_the_same_is_said_to_be_none(
-    home: Path, postgres_url: str
-) -> None:
+async def test_a_copy_that_differs_is_reported(home: Path, postgres_url: str) -> None:
     home.mkdir(mode=0o700)
     write_log(home, PAIR, encode_records([make_opening(), make_message(0)]))
     async with open_database_storage(home, postgres_url):
@@ -478,7 +475,9 @@ async def test_a_copy_that_is_not_the_same_is_said_to_be_none(
 
 
 @pytest.mark.req("migrate.refuses.daemons")
-async def test_while_a_daemon_has_the_home_nothing_is_done(home: Path, postgres_url: str) -> None:
+async def test_nothing_is_migrated_while_a_daemon_uses_the_home(
+    home: Path, postgres_url: str
+) -> None:
     fill_home(home)
     with Home(home):
         for sides in (("file:", postgres_url), (postgres_url, "file:")):
@@ -488,7 +487,7 @@ async def test_while_a_daemon_has_the_home_nothing_is_done(home: Path, postgres_
 
 
 @pytest.mark.req("migrate.refuses.daemons")
-async def test_while_a_daemon_uses_the_database_nothing_is_done(
+async def test_nothing_is_migrated_while_a_daemon_uses_the_database(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     fill_home(home)
@@ -501,7 +500,7 @@ async def test_while_a_daemon_uses_the_database_nothing_is_done(
 
 
 @pytest.mark.req("migrate.refuses.daemons")
-async def test_a_daemon_that_starts_meanwhile_waits(
+async def test_a_daemon_that_starts_during_a_migration_waits(
     home: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
@@ -516,7 +515,7 @@ async def test_a_daemon_that_starts_meanwhile_waits(
         process = CRABTALKD_PROGRAM.start(*words, stdout=PIPE, stderr=PIPE)
         await wait_for_lock(url, "transactionid", process)
         another = await expect_refusal(home.parent / "back", url, "file:")
-        assert "somebody else is at work" in another
+        assert "another program is at work" in another
         starting = asyncio.ensure_future(storage.open())
         await wait_for_lock(url, "advisory", process)
         assert not starting.done()
@@ -527,11 +526,11 @@ async def test_a_daemon_that_starts_meanwhile_waits(
     await process.communicate()
 
 
-# ── What is said ───────────────────────────────────────────────────────────────────────────────
+# ── Output ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("migrate.verified")
-async def test_at_the_end_there_is_a_table_and_what_to_write_into_the_configuration(
+async def test_the_output_is_a_table_and_the_setting_for_the_configuration(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     fill_home(home)
@@ -559,7 +558,7 @@ async def test_at_the_end_there_is_a_table_and_what_to_write_into_the_configurat
 
 
 @pytest.mark.req("migrate.verified")
-async def test_on_a_terminal_it_says_how_far_it_is(home: Path, postgres_url: str) -> None:
+async def test_progress_is_shown_on_a_terminal(home: Path, postgres_url: str) -> None:
     fill_home(home)
     master, slave = pty.openpty()
     words = ("migrate", "--home", home, "--from", "file:", "--to", postgres_url)
@@ -588,9 +587,7 @@ async def test_on_a_terminal_it_says_how_far_it_is(home: Path, postgres_url: str
         ("", "file:"),
     ],
 )
-async def test_what_is_no_pair_of_addresses_is_a_sentence_without_them(
-    home: Path, source: str, target: str
-) -> None:
+async def test_errors_about_urls_do_not_quote_them(home: Path, source: str, target: str) -> None:
     home.mkdir(mode=0o700)
     code, out, err = await run_migrate(home, source, target)
     assert (code, out) == (2, "")
@@ -599,7 +596,7 @@ async def test_what_is_no_pair_of_addresses_is_a_sentence_without_them(
 
 
 @pytest.mark.req("migrate.sentences")
-async def test_a_home_that_is_not_there_is_not_made(home: Path, postgres_url: str) -> None:
+async def test_a_missing_home_is_not_created(home: Path, postgres_url: str) -> None:
     code, _, err = await run_migrate(home, "file:", postgres_url)
     assert code == 2
     assert f"there is no home {home}" in err
@@ -607,7 +604,7 @@ async def test_a_home_that_is_not_there_is_not_made(home: Path, postgres_url: st
 
 
 @pytest.mark.req("migrate.sentences")
-async def test_a_database_without_anything_of_ours_is_a_sentence(
+async def test_a_database_without_our_tables_is_reported_in_a_sentence(
     home: Path, postgres_url: str
 ) -> None:
     err = await expect_refusal(home, postgres_url, "file:")
@@ -621,7 +618,7 @@ async def test_a_database_without_anything_of_ours_is_a_sentence(
 
 
 @pytest.mark.req("migrate.sentences")
-async def test_a_database_that_goes_away_is_a_sentence_and_it_is_run_again(
+async def test_an_unreachable_database_is_reported_and_the_migration_can_be_run_again(
     home: Path, private_postgres: PostgresServer
 ) -> None:
     fill_home(home)
@@ -636,7 +633,7 @@ async def test_a_database_that_goes_away_is_a_sentence_and_it_is_run_again(
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_what_a_killed_daemon_had_accepted_is_moved_too(
+async def test_messages_that_a_killed_daemon_had_accepted_are_copied_too(
     home: Path, postgres_url: str
 ) -> None:
     write_log(home, PAIR, encode_records([make_opening(), make_message(0)]))
@@ -651,7 +648,7 @@ async def test_what_a_killed_daemon_had_accepted_is_moved_too(
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_a_database_with_accepted_messages_is_not_moved_before_they_are_closed(
+async def test_a_database_with_accepted_messages_is_refused(
     tmp_path: Path, home: Path, postgres_url: str
 ) -> None:
     async with open_database_storage(home, postgres_url) as database:

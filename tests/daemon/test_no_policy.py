@@ -1,5 +1,5 @@
-"""The daemon decides nothing by itself: what a conversation costs, and what becomes of it, is for
-clients to say."""
+"""The daemon makes no requests of its own: clients decide about the cost and the future of a
+conversation."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.daemon.in_process_daemon import (
     run_daemon,
 )
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 TURNS = 12
@@ -22,8 +22,10 @@ FULL = 10_000_000  # tokens: more than any model reads
 
 
 @pytest.mark.req("conv.no_policy")
-async def test_however_full_a_context_is_the_model_is_asked_for_turns_alone(tmp_path: Path) -> None:
-    """Nothing is folded, named or recalled: each turn is one request, with all that was said."""
+async def test_the_model_only_gets_requests_for_turns_however_full_the_context_is(
+    tmp_path: Path,
+) -> None:
+    """No compaction, titles or recall: each turn is one request, with all messages."""
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         for number in range(TURNS):
             events = await collect_events(client.stream("crab", f"!say {number}\n!usage {FULL} 1"))
@@ -41,7 +43,7 @@ async def test_however_full_a_context_is_the_model_is_asked_for_turns_alone(tmp_
 
 
 @pytest.mark.req("conv.no_policy")
-async def test_a_turn_that_failed_is_not_tried_again(tmp_path: Path) -> None:
+async def test_a_failed_turn_is_not_retried(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         events = await collect_events(client.stream("crab", "!say so far\n!cut"))
         assert get_stream_end(events).stop_reason == wire.STOP_REASON_ERROR

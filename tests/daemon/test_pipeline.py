@@ -1,5 +1,5 @@
-"""An event from outside, scout, crab, and a client that is told: with the daemon as a process of
-its own, which is stopped and killed in the middle of it."""
+"""A pipeline of an external event, two agents and a listening client. The daemon is a child process
+that is stopped and killed in between."""
 
 import asyncio
 import signal
@@ -26,24 +26,24 @@ TO_CRAB = f"event:{SCOUTED}"
 async def run_pipeline(
     home: Path,
 ) -> AsyncIterator[tuple[CrabtalkdProcess, ModelServer, NotificationListener]]:
-    """Scout reads what is fetched, crab what scout says, and somebody wants to know what crab
-    says. Owl is told once, of whatever comes first."""
+    """Scout gets the fetched events, crab gets scout's answers, and a client listens to crab. Owl
+    gets scout's first answer only."""
     async with model_server() as model:
         prepare_home(home, model)
         (home / "agents" / "scout.toml").write_text('prompt = "You are scout."\n')
-        child, notified = CrabtalkdProcess(home), NotificationListener(home, "crab")
-        listening = asyncio.ensure_future(notified.listen())
+        child, listener = CrabtalkdProcess(home), NotificationListener(home, "crab")
+        listening_task = asyncio.ensure_future(listener.listen())
         try:
             await child.start()
             async with connect(home=home) as client:
                 await client.subscribe_event(FETCHED, "scout")
                 await client.subscribe_event(SCOUTED, "crab")
                 await client.subscribe_event(SCOUTED, "owl", once=True)
-            await notified.wait_until_listening()
-            yield child, model, notified
+            await listener.wait_until_listening()
+            yield child, model, listener
         finally:
-            listening.cancel()
-            await asyncio.wait([listening])
+            listening_task.cancel()
+            await asyncio.wait([listening_task])
             await child.kill()
 
 
@@ -59,14 +59,16 @@ async def restart_daemon(child: CrabtalkdProcess, number: signal.Signals) -> Non
 
 
 async def list_event_texts(client: Client, agent: str, source: str) -> list[str]:
-    found = await read_conversation(client, agent, f"event:{source}")
-    return [text for role, text in found if role == "user"]
+    messages = await read_conversation(client, agent, f"event:{source}")
+    return [text for role, text in messages if role == "user"]
 
 
 def list_questions_to(model: ModelServer, agent: str) -> list[str]:
-    """What the model was asked in the name of an agent, from first to last."""
+    """The last messages of all requests for an agent, in order."""
     requests = [list_request_messages(request) for request in model.requests]
-    return [one[-1][1] for one in requests if one[0][1].startswith(f"You are {agent}.")]
+    return [
+        messages[-1][1] for messages in requests if messages[0][1].startswith(f"You are {agent}.")
+    ]
 
 
 async def wait_until_asked(model: ModelServer, agent: str, text: str) -> None:
@@ -83,20 +85,20 @@ STOPS = [signal.SIGTERM, signal.SIGKILL]
 async def test_the_pipeline_goes_on_with_the_next_event_after_a_restart(
     home: Path, number: signal.Signals
 ) -> None:
-    async with run_pipeline(home) as (child, model, notified):
+    async with run_pipeline(home) as (child, model, listener):
         await publish_fetched(home, "crabs on the moon")
         first = (TO_CRAB, "heard: heard: crabs on the moon")
-        await notified.wait_for_notifications(first)
+        await listener.wait_for_notifications(first)
         await wait_until_asked(model, "owl", "heard: crabs on the moon")
         async with connect(home=home) as client:
             before = await client.list_subscriptions()
         await restart_daemon(child, number)
-        await notified.wait_until_listening()
-        assert notified.disconnects >= 1
+        await listener.wait_until_listening()
+        assert listener.disconnects >= 1
         async with connect(home=home) as client:
             assert await client.list_subscriptions() == before
         await publish_fetched(home, "and on Mars")
-        await notified.wait_for_notifications(first, (TO_CRAB, "heard: heard: and on Mars"))
+        await listener.wait_for_notifications(first, (TO_CRAB, "heard: heard: and on Mars"))
         async with connect(home=home) as client:
             assert await list_event_texts(client, "scout", FETCHED) == [
                 "crabs on the moon",
@@ -114,24 +116,24 @@ async def test_the_pipeline_goes_on_with_the_next_event_after_a_restart(
 @pytest.mark.req("events.stop")
 @pytest.mark.parametrize("number", STOPS)
 @pytest.mark.parametrize("stage", ["scout", "crab"])
-async def test_an_event_that_is_cut_off_on_its_way_is_not_fired_again_and_the_next_one_is(
+async def test_an_interrupted_event_is_not_fired_again_but_the_next_one_is(
     home: Path, number: signal.Signals, stage: str
 ) -> None:
-    async with run_pipeline(home) as (child, model, notified):
+    async with run_pipeline(home) as (child, model, listener):
         script = "!hang" if stage == "scout" else "!say !hang"
         await publish_fetched(home, script)
         for agent in ["scout"] if stage == "scout" else ["crab", "owl"]:
             await wait_until_asked(model, agent, "!hang")
         await restart_daemon(child, number)
-        await notified.wait_until_listening()
+        await listener.wait_until_listening()
         await publish_fetched(home, "!say the next one")
-        await notified.wait_for_notifications((TO_CRAB, "heard: the next one"))
-        assert [one for one in list_questions_to(model, "scout") if one != "!hang"] == [
+        await listener.wait_for_notifications((TO_CRAB, "heard: the next one"))
+        assert [text for text in list_questions_to(model, "scout") if text != "!hang"] == [
             *([] if stage == "scout" else [script]),
             "!say the next one",
         ]
         assert list_questions_to(model, stage).count("!hang") == 1
-        # Whoever had it once before the daemon ended does not get it again.
+        # A once subscription that fired before the daemon ended does not fire again.
         first = "the next one" if stage == "scout" else "!hang"
         await wait_until_asked(model, "owl", first)
         async with connect(home=home) as client:
@@ -139,15 +141,15 @@ async def test_an_event_that_is_cut_off_on_its_way_is_not_fired_again_and_the_ne
 
 
 @pytest.mark.req("events.pipeline")
-async def test_the_pipeline_outlives_one_end_of_the_daemon_after_the_other(home: Path) -> None:
-    async with run_pipeline(home) as (child, model, notified):
+async def test_the_pipeline_survives_repeated_restarts_of_the_daemon(home: Path) -> None:
+    async with run_pipeline(home) as (child, model, listener):
         expected: list[tuple[str, str]] = []
         for day, number in enumerate([*STOPS, *STOPS]):
             await publish_fetched(home, f"!say news of day {day}")
             expected.append((TO_CRAB, f"heard: news of day {day}"))
-            await notified.wait_for_notifications(*expected)
+            await listener.wait_for_notifications(*expected)
             await restart_daemon(child, number)
-            await notified.wait_until_listening()
-        assert notified.disconnects >= 4
-        assert notified.notifications == expected
+            await listener.wait_until_listening()
+        assert listener.disconnects >= 4
+        assert listener.notifications == expected
         assert list_questions_to(model, "scout") == [f"!say news of day {day}" for day in range(4)]

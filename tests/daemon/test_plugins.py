@@ -1,4 +1,4 @@
-"""Hooks of other distributions, as a real daemon finds them."""
+"""Hooks of other distributions, loaded by a real daemon."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ POINTS = "[crabtalk.hooks]\nstones = stones:StonesHook\nbad = stones:broken\nodd
 
 
 @pytest.mark.req("hooks.plugins")
-async def test_hooks_of_other_distributions_are_loaded_and_those_that_fail_are_named(
+async def test_hooks_of_other_distributions_are_loaded_and_failures_are_reported(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site"

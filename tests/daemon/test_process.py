@@ -1,4 +1,4 @@
-"""crabtalkd as users run it: a real process, started, talked to, interrupted, killed."""
+"""crabtalkd as a real process: started, asked, interrupted and killed."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from tests.daemon.crabtalkd_program import CRABTALKD, CRABTALKD_PROGRAM
 from tests.forked_programs import PATIENCE, PIPE, ForkedProcess
 from tests.scripted_server import RawPeer, make_ping
 
-# What it tests is in processes with loops of their own.
+# The tested processes have event loops of their own.
 pytestmark = pytest.mark.one_loop
 
 
@@ -67,7 +67,7 @@ async def spawn_daemon(
 
 
 async def expect_start_failure(home: Path, *options: str) -> str:
-    """What a daemon says that does not start."""
+    """The stderr of a daemon that fails to start."""
     status, _, stderr = await CRABTALKD_PROGRAM.run_and_capture("run", "--home", home, *options)
     assert status == 1
     return stderr
@@ -78,7 +78,7 @@ ANY_PORT = ("--tcp", "127.0.0.1:0")
 
 @pytest.mark.req("daemon.start.binds")
 @pytest.mark.req("trust.tcp.loopback")
-async def test_it_says_where_it_is_and_answers_there(home: Path) -> None:
+async def test_the_daemon_prints_its_addresses_and_answers_there(home: Path) -> None:
     async with spawn_daemon(home, *ANY_PORT, is_installed=True) as running:
         assert f"{running.run_files.socket_path}, 127.0.0.1:{running.port}\n" in running.ready_line
         async with connect(home=home) as client:
@@ -93,7 +93,7 @@ async def test_it_says_where_it_is_and_answers_there(home: Path) -> None:
 
 
 @pytest.mark.req("trust.uds.mode")
-async def test_what_it_publishes_is_private(home: Path) -> None:
+async def test_the_files_of_the_daemon_are_private(home: Path) -> None:
     async with spawn_daemon(home, *ANY_PORT) as running:
         modes = {
             path.name: stat.S_IMODE(path.stat().st_mode)
@@ -110,7 +110,7 @@ async def test_what_it_publishes_is_private(home: Path) -> None:
 
 
 @pytest.mark.req("daemon.writes_inside_home")
-async def test_it_writes_nothing_outside_its_home(
+async def test_the_daemon_writes_nothing_outside_its_home(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = {name: tmp_path / name for name in ("user", "tmp", "cwd")}
@@ -121,7 +121,7 @@ async def test_it_writes_nothing_outside_its_home(
     monkeypatch.chdir(elsewhere["cwd"])
     async with spawn_daemon(home, *ANY_PORT, is_installed=True) as running:
         async with connect(home=home) as client:
-            await client.list_agents()  # answered when they are there
+            await client.list_agents()  # answered when they are loaded
         await running.stop()
     assert sorted(tmp_path.rglob("*")) == sorted(
         [
@@ -139,7 +139,7 @@ async def test_it_writes_nothing_outside_its_home(
 
 
 @pytest.mark.req("daemon.requests.unanswered")
-async def test_requests_of_parts_not_there_yet_answer_501(home: Path) -> None:
+async def test_requests_without_a_handler_are_answered_with_501(home: Path) -> None:
     async with spawn_daemon(home, "--tcp", "off"), connect(home=home) as client:
         with pytest.raises(ServerError) as caught:
             await client.extension(b"anything")
@@ -159,7 +159,7 @@ async def test_get_config_is_gone(home: Path) -> None:
 
 @pytest.mark.req("daemon.shutdown.order")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_ends_it_cleanly(home: Path, number: signal.Signals) -> None:
+async def test_a_signal_ends_the_daemon_cleanly(home: Path, number: signal.Signals) -> None:
     async with spawn_daemon(home, *ANY_PORT) as running:
         peer = await RawPeer.connect_unix(running.run_files.socket_path)
         peer.send(make_ping())
@@ -176,20 +176,20 @@ async def test_a_signal_ends_it_cleanly(home: Path, number: signal.Signals) -> N
 
 
 @pytest.mark.req("daemon.shutdown.order")
-async def test_ctrl_c_before_it_is_ready_ends_it_without_a_word(home: Path) -> None:
-    """A configuration that does not come, for it is a pipe, keeps it there."""
+async def test_ctrl_c_during_the_start_ends_the_daemon_silently(home: Path) -> None:
+    """The start is blocked because the configuration file is a pipe without data."""
     home.mkdir(0o700)
     os.mkfifo(home / "config.toml")
     process = CRABTALKD_PROGRAM.start("run", "--home", home, *ANY_PORT, stderr=PIPE)
     async with asyncio.timeout(PATIENCE):
         writing = None
         while writing is None:
-            with suppress(OSError):  # nobody reads it yet
+            with suppress(OSError):  # no process reads it yet
                 writing = os.open(home / "config.toml", os.O_WRONLY | os.O_NONBLOCK)
             await asyncio.sleep(0)
         ending = asyncio.ensure_future(process.communicate())
-        # A signal that arrives just before the process begins to read is only noticed with the next
-        # one: the read is not interrupted by it.
+        # A signal just before the process begins to read does not interrupt the read; it is noticed
+        # with the next signal.
         while not ending.done():
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGINT)
@@ -201,7 +201,7 @@ async def test_ctrl_c_before_it_is_ready_ends_it_without_a_word(home: Path) -> N
 
 @pytest.mark.req("daemon.restart.recovers")
 @pytest.mark.req("transport.stale")
-async def test_a_killed_daemon_leaves_nothing_in_the_way(home: Path) -> None:
+async def test_a_killed_daemon_does_not_prevent_the_next_start(home: Path) -> None:
     async with spawn_daemon(home, *ANY_PORT) as running:
         token = running.run_files.token_path.read_text()
         await running.stop(signal.SIGKILL)
@@ -217,10 +217,10 @@ async def test_a_killed_daemon_leaves_nothing_in_the_way(home: Path) -> None:
             await client.ping()
 
 
-async def test_a_second_signal_does_not_wait_and_a_stubborn_request_is_left_behind(
+async def test_a_second_signal_ends_the_process_despite_a_request_that_resists(
     home: Path,
 ) -> None:
-    """A server whose request resists cancellation: the process ends all the same."""
+    """A request that resists cancellation does not keep the process alive."""
     script = f"""
 import asyncio, sys
 from pathlib import Path
@@ -254,7 +254,7 @@ with Home(Path({str(home)!r})) as home, asyncio.Runner() as runner:
     await peer.close()
 
 
-async def test_files_of_a_daemon_that_came_after_are_left_alone(home: Path) -> None:
+async def test_the_files_of_a_later_daemon_are_not_removed(home: Path) -> None:
     async with spawn_daemon(home, *ANY_PORT) as first:
         shutil.rmtree(first.run_files.directory)
         async with spawn_daemon(home, *ANY_PORT):
@@ -269,9 +269,9 @@ async def test_files_of_a_daemon_that_came_after_are_left_alone(home: Path) -> N
 @pytest.mark.req("home.one_daemon")
 async def test_a_second_daemon_says_why_and_leaves_the_first_alone(home: Path) -> None:
     async with spawn_daemon(home, *ANY_PORT) as running:
-        said = await expect_start_failure(home, *ANY_PORT)
-        assert f"another daemon (pid {running.process.pid}) already runs in {home}" in said
-        assert said.count("\n") == 1
+        output = await expect_start_failure(home, *ANY_PORT)
+        assert f"another daemon (pid {running.process.pid}) already runs in {home}" in output
+        assert output.count("\n") == 1
         async with connect(home=home) as client:
             await client.ping()
         token = running.run_files.token_path.read_text()
@@ -307,9 +307,9 @@ async def test_another_program_on_the_socket_is_left_alone(home: Path) -> None:
 
 
 @pytest.mark.req("transport.tcp.port")
-async def test_the_usual_port_is_stepped_over_when_another_program_has_it(home: Path) -> None:
+async def test_the_default_port_is_skipped_if_another_program_uses_it(home: Path) -> None:
     with socket.socket() as other:
-        with suppress(OSError):  # then somebody else has it, which will do as well
+        with suppress(OSError):  # then another program uses it already, which works as well
             other.bind(("127.0.0.1", DEFAULT_PORT))
             other.listen()
         async with spawn_daemon(home) as running:
@@ -319,14 +319,14 @@ async def test_the_usual_port_is_stepped_over_when_another_program_has_it(home: 
                 await client.ping()
 
 
-async def test_a_port_asked_for_in_particular_is_that_or_an_error(home: Path) -> None:
+async def test_a_configured_port_in_use_is_an_error(home: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        said = await expect_start_failure(home, "--tcp", f"127.0.0.1:{taken}")
-        assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in said
-        assert "choose another address with --tcp" in said
+        output = await expect_start_failure(home, "--tcp", f"127.0.0.1:{taken}")
+        assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in output
+        assert "choose another address with --tcp" in output
         assert not RunFiles.for_home(home).socket_path.exists()
 
 
@@ -338,16 +338,16 @@ async def test_a_port_asked_for_in_particular_is_that_or_an_error(home: Path) ->
         (("--tcp", "192.0.2.1:0"), "needs TLS"),
     ],
 )
-async def test_a_bad_option_is_one_sentence_and_nothing_stays(
+async def test_a_bad_option_is_one_sentence_and_leaves_no_files(
     home: Path, options: tuple[str, ...], sentence: str
 ) -> None:
-    said = await expect_start_failure(home, *options)
-    assert sentence in said
-    assert said.count("\n") == 1
+    output = await expect_start_failure(home, *options)
+    assert sentence in output
+    assert output.count("\n") == 1
     assert not RunFiles.for_home(home).socket_path.exists()
 
 
-async def test_a_bad_certificate_is_named_and_nothing_stays(home: Path) -> None:
+async def test_a_bad_certificate_is_reported_and_leaves_no_files(home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_text('[daemon]\ntls_cert = "c"\ntls_key = "k"\n')
     assert f"tls_cert {home}/c and tls_key {home}/k cannot be used" in await expect_start_failure(
@@ -357,14 +357,14 @@ async def test_a_bad_certificate_is_named_and_nothing_stays(home: Path) -> None:
     assert not RunFiles.for_home(home).port_path.exists()
 
 
-async def test_a_token_it_cannot_use_is_named_with_the_remedy(home: Path) -> None:
+async def test_an_unusable_token_is_reported_with_a_remedy(home: Path) -> None:
     RunFiles.for_home(home).token_path.mkdir(parents=True)
-    said = await expect_start_failure(home, *ANY_PORT)
-    assert f"cannot use the token in {home}/run/token: Is a directory; delete it" in said
+    output = await expect_start_failure(home, *ANY_PORT)
+    assert f"cannot use the token in {home}/run/token: Is a directory; delete it" in output
 
 
 @pytest.mark.parametrize("token", [b"\xff\xfe", b"x" * 2000])
-async def test_a_token_no_client_could_show_is_refused(home: Path, token: bytes) -> None:
+async def test_a_token_that_no_client_could_send_is_refused(home: Path, token: bytes) -> None:
     run = RunFiles.for_home(home)
     run.directory.mkdir(parents=True)
     run.token_path.write_bytes(token)
@@ -373,7 +373,7 @@ async def test_a_token_no_client_could_show_is_refused(home: Path, token: bytes)
     )
 
 
-async def test_words_in_the_configuration_that_mean_nothing_are_said_to(home: Path) -> None:
+async def test_unknown_keys_in_the_configuration_are_logged(home: Path) -> None:
     home.mkdir()
     (home / "config.toml").write_text("[daemon]\ntpc = 1\n")
     process = CRABTALKD_PROGRAM.start("run", "--home", home, *ANY_PORT, stderr=PIPE)
@@ -388,7 +388,7 @@ async def test_words_in_the_configuration_that_mean_nothing_are_said_to(home: Pa
 
 
 @pytest.mark.req("trust.tcp.tls")
-async def test_with_tls_it_serves_other_machines(home: Path) -> None:
+async def test_with_tls_the_daemon_serves_other_machines(home: Path) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     home.mkdir()
@@ -415,7 +415,7 @@ async def test_with_tls_it_serves_other_machines(home: Path) -> None:
 # ── Descriptors ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_it_promises_no_more_connections_than_it_has_descriptors(home: Path) -> None:
+async def test_connections_are_limited_by_the_available_descriptors(home: Path) -> None:
     limited = f"ulimit -n 328; exec {CRABTALKD} run --home {home} --tcp off"
     process = await asyncio.create_subprocess_shell(limited, stderr=PIPE)
     assert process.stderr is not None
@@ -426,7 +426,7 @@ async def test_it_promises_no_more_connections_than_it_has_descriptors(home: Pat
         peer.send(make_ping())
         answers.append(await peer.read())
     kinds = [a.WhichOneof("msg") if a else None for a in answers]
-    # 256 are for its own files and for callers at the doors; then each takes one, its turn two.
+    # 256 are for its own files and waiting connections; a connection takes one more, a turn two.
     assert kinds.count("pong") == (328 - 256) // 3
     assert kinds.count("error") > 0
     for peer in peers:
@@ -437,7 +437,7 @@ async def test_it_promises_no_more_connections_than_it_has_descriptors(home: Pat
 
 
 @pytest.mark.req("bounds.descriptors")
-async def test_fewer_turns_than_the_limits_say_are_told_though_all_connections_have_room(
+async def test_a_turn_limit_lowered_by_descriptors_is_reported_even_if_all_connections_fit(
     home: Path,
 ) -> None:
     home.mkdir()
@@ -448,5 +448,5 @@ async def test_fewer_turns_than_the_limits_say_are_told_though_all_connections_h
     async with asyncio.timeout(PATIENCE):
         assert b"ready" in await process.stderr.readline()
         process.terminate()
-        _, said = await process.communicate()
-    assert b"room for 1 connections and 35 turns" in said
+        _, output = await process.communicate()
+    assert b"room for 1 connections and 35 turns" in output

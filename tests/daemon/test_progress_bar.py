@@ -1,4 +1,4 @@
-"""Progress: the bar a person watches, and what a log gets instead."""
+"""DownloadProgress: a bar on a terminal, and lines elsewhere."""
 
 import pytest
 

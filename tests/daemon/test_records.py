@@ -1,4 +1,4 @@
-"""Records: a program that follows a conversation's log by positions sees exactly the log."""
+"""list_records: a program that follows a conversation by positions gets exactly the log."""
 
 import asyncio
 import json
@@ -31,22 +31,22 @@ from tests.daemon.in_process_daemon import (
 from tests.model_server import model_server
 
 USER = Pair("crab", "user")
-SeenRecord = tuple[int, str, str]  # position, kind, and what tells it from others
+SeenRecord = tuple[int, str, str]  # position, kind, and a detail to tell records apart
 
 
 class RecordMirror:
-    """Follows a conversation as a program would, and remembers what it saw."""
+    """Follows a conversation's records, and collects them."""
 
-    def __init__(self, client: Client, choose: random.Random) -> None:
+    def __init__(self, client: Client, random_source: random.Random) -> None:
         self._client = client
-        self._random = choose
+        self._random = random_source
         self.seen: list[SeenRecord] = []
         self.position: int | None = None
         self.log_id: str | None = None
         self.restarts = 0
 
     async def read_page(self) -> bool:
-        """False: there is no more for now."""
+        """False if there are no more records for now."""
         page = await self._client.list_records(
             "crab",
             position=self.position,
@@ -85,14 +85,14 @@ def describe_record(record: wire.ConversationRecord) -> SeenRecord:
 
 
 def read_log_file(path: Path) -> list[SeenRecord]:
-    """What a mirror is to see, read from the file itself."""
-    found: list[SeenRecord] = []
+    """The records that a mirror must get, read from the file itself."""
+    records: list[SeenRecord] = []
     position = 0
     for line in path.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):
-            found += [(position, *shown) for shown in select_visible(json.loads(line))]
+            records += [(position, *shown) for shown in select_visible(json.loads(line))]
         position += len(line)
-    return found
+    return records
 
 
 def select_visible(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -146,21 +146,21 @@ async def test_every_way_a_run_ends_is_a_record(tmp_path: Path) -> None:
         await daemon.model.until_waiting()
         await client.kill("crab")
         await collect_events(stream)
-        found = await list_run_ends(client)
-        assert [end.run_id for end in found] == runs
-        assert [end.stop_reason for end in found] == [
+        ends = await list_run_ends(client)
+        assert [end.run_id for end in ends] == runs
+        assert [end.stop_reason for end in ends] == [
             *scripts.values(),
             wire.STOP_REASON_CANCELLED,
         ]
-        assert not any(end.interrupted for end in found)
-        assert found[2].error
-        assert all(end.agent == "crab" and end.timestamp for end in found)
-        assert found[0].model == "scripted"
-        assert found[0].usage.total_tokens
+        assert not any(end.interrupted for end in ends)
+        assert ends[2].error
+        assert all(end.agent == "crab" and end.timestamp for end in ends)
+        assert ends[0].model == "scripted"
+        assert ends[0].usage.total_tokens
 
 
 @pytest.mark.req("delivery.records.failed")
-async def test_a_failed_call_is_told_from_one_that_went_well(tmp_path: Path) -> None:
+async def test_failed_tool_calls_are_marked(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, tools={"look": look_around}) as daemon,
         daemon.client() as client,
@@ -184,7 +184,7 @@ async def test_a_failed_call_is_told_from_one_that_went_well(tmp_path: Path) -> 
 @pytest.mark.on_files
 @settings(max_examples=15)
 @given(st.lists(st.sampled_from(["turn", "tool", "compact", "fresh", "title", "fail"]), max_size=8))
-def test_a_mirror_that_follows_by_positions_sees_exactly_the_log(acts: list[str]) -> None:
+def test_a_mirror_that_follows_by_positions_gets_exactly_the_log(acts: list[str]) -> None:
     asyncio.run(mirror_acts(acts))
 
 
@@ -232,7 +232,7 @@ async def perform_act(client: Client, number: int, act: str) -> None:
 
 
 @pytest.mark.req("delivery.records.restart")
-async def test_a_mirror_begins_anew_when_the_conversation_was_deleted(tmp_path: Path) -> None:
+async def test_a_mirror_restarts_after_the_conversation_was_deleted(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         assert await expect_error_code(client.list_records("crab")) == 404
         await client.send("crab", "!say one")
@@ -242,13 +242,13 @@ async def test_a_mirror_begins_anew_when_the_conversation_was_deleted(tmp_path: 
         (row,) = (await client.list_conversations()).conversations
         await client.delete_conversation(row.file_path)
         assert await expect_error_code(client.list_records("crab")) == 404
-        await asyncio.sleep(0.002)  # logs are told apart by when they began, in milliseconds
+        await asyncio.sleep(0.002)  # a log is identified by its start time in milliseconds
         await client.send("crab", "!say two, and a little more than that")
         after = await mirror.catch_up()
         assert mirror.restarts == 1
         assert after == read_log_file(get_log_path(daemon.home))
         assert after != before
-        # A position that is none of this log, without the log's id.
+        # A position that is not in this log, without the log's id.
         page = await client.list_records("crab", position=(position or 0) + 1)
         assert page.restarted
         assert [describe_record(record) for record in page.records] == after
@@ -274,18 +274,18 @@ async def test_half_a_line_at_the_end_is_not_a_record_until_it_is_whole(tmp_path
         assert mirror.restarts == 0
 
 
-# ── Runs that a crash cut off ──────────────────────────────────────────────────────────────────
+# ── Interrupted runs ───────────────────────────────────────────────────────────────────────────
 
 
 def remove_last_lines(path: Path, *, lines: int) -> None:
-    """As a kill leaves it: the last lines are missing."""
+    """Remove the last lines, as if the daemon was killed before writing them."""
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-lines]))
 
 
 @pytest.mark.req("delivery.interrupted.closed")
 @pytest.mark.on_files
 @pytest.mark.parametrize("how", ["records", "messages", "attach", "turn", "steer"])
-async def test_a_run_that_a_crash_cut_off_is_closed_by_whoever_asks_first(
+async def test_a_run_interrupted_by_a_crash_is_closed_by_the_first_request(
     tmp_path: Path, how: str
 ) -> None:
     async with model_server() as model:
@@ -335,7 +335,9 @@ async def test_a_run_that_a_crash_cut_off_is_closed_by_whoever_asks_first(
 
 @pytest.mark.req("delivery.interrupted.closed")
 @pytest.mark.on_files
-async def test_a_mirror_that_had_read_to_the_end_before_the_crash_is_told(tmp_path: Path) -> None:
+async def test_a_mirror_at_the_end_of_the_log_gets_the_end_of_an_interrupted_run(
+    tmp_path: Path,
+) -> None:
     async with model_server() as model:
         async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await collect_events(client.stream("crab", "!say one", key="k"))
@@ -351,7 +353,7 @@ async def test_a_mirror_that_had_read_to_the_end_before_the_crash_is_told(tmp_pa
 
 @pytest.mark.req("delivery.interrupted.closed")
 @pytest.mark.on_files
-async def test_a_run_in_flight_is_not_closed_by_those_who_read(tmp_path: Path) -> None:
+async def test_reading_does_not_close_a_running_run(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client, daemon.client() as other:
         stream = client.stream("crab", "!say one\n!wait\n!say two", key="k")
         await wait_for_event(stream, wire.StreamStart)
@@ -368,7 +370,7 @@ async def test_a_run_in_flight_is_not_closed_by_those_who_read(tmp_path: Path) -
 
 @pytest.mark.req("delivery.interrupted.closed")
 @pytest.mark.on_files
-async def test_a_log_of_an_earlier_version_without_runs_is_left_alone(tmp_path: Path) -> None:
+async def test_a_log_of_an_earlier_version_without_runs_is_not_changed(tmp_path: Path) -> None:
     async with model_server() as model:
         home = tmp_path / "home"
         prepare_home(home, AGENTS, CONFIG.replace("{url}", model.url))

@@ -1,4 +1,4 @@
-"""Reading the files anew while turns run, and starting with what cannot be used."""
+"""Reloading while turns run, and starting with invalid settings."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.daemon.in_process_daemon import (
 )
 from tests.model_server import model_server
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 DOWN = CONFIG.replace("{url}", "http://127.0.0.1:1/v1")
@@ -32,7 +32,7 @@ async def look_around(call: ToolDispatch) -> str:
 
 
 @pytest.mark.req("reload.agents")
-async def test_agents_that_came_changed_or_went_are_seen_after_a_reload(tmp_path: Path) -> None:
+async def test_added_changed_and_removed_agents_are_seen_after_a_reload(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "before")
         daemon.agent_file("owl").write_text('prompt = "You are owl."\n')
@@ -52,10 +52,10 @@ async def test_agents_that_came_changed_or_went_are_seen_after_a_reload(tmp_path
 
 
 @pytest.mark.req("reload.runs_go_on")
-async def test_a_run_finishes_where_it_began_and_new_turns_go_to_the_new_provider(
+async def test_a_run_keeps_its_provider_and_new_turns_use_the_new_one(
     tmp_path: Path,
 ) -> None:
-    """The feed and the steering of the run go on as well."""
+    """The feed and the steering of the run still work."""
     async with (
         model_server() as new,
         run_daemon(tmp_path, tools={"look": look_around}) as daemon,
@@ -74,21 +74,21 @@ async def test_a_run_finishes_where_it_began_and_new_turns_go_to_the_new_provide
         assert collect_text(await collect_events(running)) == "steered"
         assert len(daemon.model.requests) == 2
         assert len(new.requests) == 1
-        heard = await feed.wait_until_done(2)
-        assert {event.run_id for event in heard if event.sender == "old"} == {start.run_id}
+        events = await feed.wait_until_done(2)
+        assert {event.run_id for event in events if event.sender == "old"} == {start.run_id}
         assert (await client.send("crab", "hello", sender="old")).content == "heard: hello"
         assert len(new.requests) == 2
-        await wait_until(lambda: not daemon.model.connections)  # the old one is let go of
+        await wait_until(lambda: not daemon.model.connections)  # the old provider is closed
 
 
 @pytest.mark.req("reload.model")
-async def test_which_model_answers_is_known_again_after_a_reload_if_it_was_before(
+async def test_the_default_model_is_looked_up_after_a_reload_if_it_was_known_before(
     tmp_path: Path,
 ) -> None:
     any_model = CONFIG.replace('model = "scripted"\n', "")
     async with run_daemon(tmp_path, config=any_model) as daemon, daemon.client() as client:
         await client.reload()
-        assert not daemon.daemon.models.active  # nobody has needed one yet, so nobody looks
+        assert not daemon.daemon.models.active  # no model was needed yet, so none is looked up
         await client.send("crab", "hello")
         daemon.model.models[:] = ["another"]
         await asyncio.gather(*(client.reload() for _ in range(5)))
@@ -110,7 +110,7 @@ async def test_which_model_answers_is_known_again_after_a_reload_if_it_was_befor
         b'[storage]\nurl = "wood:"\n',
     ],
 )
-async def test_a_config_that_cannot_be_used_is_refused_and_the_old_one_stays(
+async def test_an_invalid_config_is_refused_and_the_old_one_stays(
     tmp_path: Path, broken: bytes
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -120,33 +120,33 @@ async def test_a_config_that_cannot_be_used_is_refused_and_the_old_one_stays(
         assert await expect_error_code(client.reload()) == 500
         assert (await client.send("crab", "after")).content == "heard: after"
         assert len(list_request_messages(daemon.model.requests[-1])) == 4
-        assert await expect_error_code(client.get_agent("owl")) == 404  # all of it or nothing
+        assert await expect_error_code(client.get_agent("owl")) == 404  # nothing was reloaded
         assert list((await client.get_stats()).problems) == []
 
 
 @pytest.mark.req("config.check")
-async def test_words_in_the_configuration_that_nobody_reads_are_a_problem_until_they_are_gone(
+async def test_unknown_keys_in_the_configuration_are_a_problem_until_they_are_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
         run_daemon(tmp_path, config=f"[daemn]\n{CONFIG}") as daemon,
         daemon.client() as client,
     ):
-        told = f"{daemon.home}/config.toml has {{}}, which means nothing here and is ignored"
+        sentence = f"{daemon.home}/config.toml has {{}}, which means nothing here and is ignored"
         await client.list_agents()  # answered when it is ready
-        assert list((await client.get_stats()).problems) == [told.format("[daemn]")]
+        assert list((await client.get_stats()).problems) == [sentence.format("[daemn]")]
         url = daemon.model.url
         daemon.write_config(f'[daemon]\nmodl = "m"\n{CONFIG.replace("{url}", url)}')
         await client.reload()
-        assert list((await client.get_stats()).problems) == [told.format("modl in [daemon]")]
-        assert told.format("modl in [daemon]") in caplog.messages
+        assert list((await client.get_stats()).problems) == [sentence.format("modl in [daemon]")]
+        assert sentence.format("modl in [daemon]") in caplog.messages
         daemon.write_config(CONFIG.replace("{url}", url))
         await client.reload()
         assert list((await client.get_stats()).problems) == []
 
 
 @pytest.mark.req("reload.runs_go_on")
-async def test_reloads_in_a_crowd_of_turns_disturb_none_of_them(tmp_path: Path) -> None:
+async def test_reloads_do_not_disturb_concurrent_turns(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         async with asyncio.timeout(20):
             turns = asyncio.gather(
@@ -158,7 +158,7 @@ async def test_reloads_in_a_crowd_of_turns_disturb_none_of_them(tmp_path: Path) 
 
 
 @pytest.mark.req("daemon.start.provider_down")
-async def test_a_provider_that_is_down_is_an_error_of_the_turn_and_of_nothing_else(
+async def test_an_unreachable_provider_only_fails_turns(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, config=DOWN) as daemon, daemon.client() as client:
@@ -179,7 +179,7 @@ async def test_a_provider_that_is_down_is_an_error_of_the_turn_and_of_nothing_el
 
 
 @pytest.mark.req("daemon.start.bad_settings")
-async def test_settings_that_cannot_be_used_say_where_and_what_to_write_and_when_it_counts(
+async def test_invalid_settings_name_the_file_the_correction_and_the_reload_command(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -197,7 +197,7 @@ async def test_settings_that_cannot_be_used_say_where_and_what_to_write_and_when
 
 
 @pytest.mark.req("daemon.start.bad_settings")
-async def test_who_has_no_model_is_told_how_to_set_one_up_in_this_home(tmp_path: Path) -> None:
+async def test_the_no_model_error_has_the_setup_command_for_this_home(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         registry = await daemon.daemon.models.open_registry()
         assert registry.no_model_message == (
@@ -206,7 +206,7 @@ async def test_who_has_no_model_is_told_how_to_set_one_up_in_this_home(tmp_path:
 
 
 @pytest.mark.req("daemon.start.bad_settings")
-async def test_settings_that_cannot_be_used_are_a_problem_that_is_shown(tmp_path: Path) -> None:
+async def test_invalid_settings_are_listed_as_a_problem(tmp_path: Path) -> None:
     config = '[[providers]]\nname = "p"\nkind = "wood"\n'
     async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:
         (problem,) = (await client.get_stats()).problems

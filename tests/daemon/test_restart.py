@@ -1,4 +1,4 @@
-"""A daemon that is stopped and started again goes on where it was."""
+"""A restarted daemon continues where it was."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ async def look_around(call: ToolDispatch) -> str:
 
 
 @pytest.mark.req("conv.persists")
-async def test_the_model_is_shown_the_same_history_after_a_restart(tmp_path: Path) -> None:
+async def test_the_model_gets_the_same_history_after_a_restart(tmp_path: Path) -> None:
     """Calls, results and guests included."""
     tools = {"look": look_around}
     async with model_server() as model:
@@ -34,7 +34,8 @@ async def test_the_model_is_shown_the_same_history_after_a_restart(tmp_path: Pat
         async with run_daemon(tmp_path, model, tools=tools) as daemon, daemon.client() as client:
             await client.send("crab", "one")
         before, after = (request["messages"] for request in model.requests[-2:])
-        assert after[: len(before) - 2] == before[:-2]  # but for the framing, made anew
+        # Except for the framing, which is built again.
+        assert after[: len(before) - 2] == before[:-2]
         assert after[-4:] == [
             before[-1],
             {"role": "assistant", "content": "heard: one"},
@@ -44,7 +45,7 @@ async def test_the_model_is_shown_the_same_history_after_a_restart(tmp_path: Pat
 
 
 @pytest.mark.req("conv.persists.compacted")
-async def test_after_a_compaction_it_goes_on_from_the_summary(tmp_path: Path) -> None:
+async def test_a_restart_after_a_compaction_continues_from_the_summary(tmp_path: Path) -> None:
     async with model_server(summary="They met. At sea.") as model:
         async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await client.send("crab", "before")
@@ -88,7 +89,7 @@ async def test_lists_titles_and_handles_are_the_same_after_a_restart(tmp_path: P
 
 
 @pytest.mark.req("conv.persists.killed")
-async def test_a_turn_that_runs_when_the_daemon_stops_ends_and_its_message_stays(
+async def test_a_running_turn_ends_with_the_daemon_and_its_message_stays(
     tmp_path: Path,
 ) -> None:
     async with model_server() as model:
@@ -114,7 +115,7 @@ async def test_a_stream_that_does_not_end_in_time_ends_with_503(tmp_path: Path) 
 
 
 @pytest.mark.req("conv.delete")
-async def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
+async def test_a_deleted_conversation_does_not_come_back(tmp_path: Path) -> None:
     async with model_server() as model:
         async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await client.send("crab", "hello")
@@ -126,7 +127,7 @@ async def test_what_was_deleted_does_not_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("models.set_active")
-async def test_the_active_model_stays_active(tmp_path: Path) -> None:
+async def test_the_active_model_survives_a_restart(tmp_path: Path) -> None:
     config = '[llm]\nbase_url = "{url}"\n'
     async with model_server() as model:
         model.models += ["other"]

@@ -1,4 +1,4 @@
-"""Keys of model providers: no child, client, session log or log of the daemon's has them."""
+"""Keys of model providers never reach child processes, clients, session logs or daemon logs."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ from tests.model.fake_vendor import FakeVendor, Respond, VendorAnswer, VendorReq
 
 pytestmark = pytest.mark.one_loop
 
-# It does not look like a key, so only who knows it can mask it.
+# It does not look like a key, so only code that knows it can mask it.
 KEY = "beach-9f8e7d6c5b4a39281706abcdef"
 CRAB = 'prompt = "You are crab."\n'
 # The key comes from a variable, as the documentation advises.
@@ -49,8 +49,8 @@ def _key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRAB_TEST_KEY", KEY)
 
 
-def get_key(asked: VendorRequest) -> str:
-    return asked.headers["authorization"].removeprefix("Bearer ")
+def get_key(request: VendorRequest) -> str:
+    return request.headers["authorization"].removeprefix("Bearer ")
 
 
 def make_chunk(text: str, finish: str | None = None) -> bytes:
@@ -59,7 +59,7 @@ def make_chunk(text: str, finish: str | None = None) -> bytes:
 
 
 def shows_the_key(text: str) -> bool:
-    """Whether eight characters in a row of it are there."""
+    """Whether eight consecutive characters of the key are in the text."""
     return any(KEY[start : start + 8] in text for start in range(len(KEY) - 7))
 
 
@@ -81,7 +81,7 @@ async def run_with_vendor(
 
 
 @pytest.mark.req("trust.environment")
-async def test_commands_servers_and_their_host_have_no_key_of_the_daemons(
+async def test_commands_servers_and_their_host_do_not_inherit_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:1")
@@ -97,7 +97,7 @@ async def test_commands_servers_and_their_host_have_no_key_of_the_daemons(
         calls: list[tuple[str, dict[str, Any] | str]] = [("bash", {"command": command})]
         calls += [("variable", {"text": name}) for name in names]
         shell, *variables = await run_tool_calls(client, "crab", calls)
-        assert [found.output for found in variables] == [
+        assert [result.output for result in variables] == [
             "unset",
             "unset",
             "http://proxy.invalid:1",
@@ -111,7 +111,7 @@ async def test_commands_servers_and_their_host_have_no_key_of_the_daemons(
 
 
 @pytest.mark.req("bash.env_refused")
-async def test_a_call_that_sets_what_runs_is_refused_in_a_sentence(tmp_path: Path) -> None:
+async def test_a_call_that_sets_bash_env_is_refused(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         script = tmp_path / "script"
         script.write_text(f"touch {tmp_path}/ran\n")
@@ -122,65 +122,65 @@ async def test_a_call_that_sets_what_runs_is_refused_in_a_sentence(tmp_path: Pat
         assert not (tmp_path / "ran").exists()
 
 
-# ── Whoever looks into /proc ────────────────────────────────────────────────────────────────────
+# ── /proc ───────────────────────────────────────────────────────────────────────────────────────
 
 
-# A user that is not root, who may read everything; it may only find the interpreter.
-NOBODY = 65534
-AS_NOBODY = (
-    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+# A user without root's rights, except for finding the interpreter. Root may read everything.
+PLAIN_USER_ID = 65534
+AS_PLAIN_USER = (
+    *("setpriv", f"--reuid={PLAIN_USER_ID}", f"--regid={PLAIN_USER_ID}", "--clear-groups"),
     *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
 )
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """Where that user has a home."""
-    place = Path(tempfile.mkdtemp(prefix="crabtalk-"))
+def user_directory() -> Iterator[Path]:
+    """A directory that belongs to that user."""
+    user_directory = Path(tempfile.mkdtemp(prefix="crabtalk-"))
     if os.geteuid() == 0:
-        os.chown(place, NOBODY, NOBODY)
-    yield place
-    shutil.rmtree(place)
+        os.chown(user_directory, PLAIN_USER_ID, PLAIN_USER_ID)
+    yield user_directory
+    shutil.rmtree(user_directory)
 
 
 @pytest.fixture
 def prefix() -> tuple[str, ...]:
-    """What to put before a command so that root does not run it."""
+    """The command prefix that runs a program without root's rights."""
     if os.geteuid() != 0:
         return ()
     try:
-        subprocess.run([*AS_NOBODY, sys.executable, "-c", ""], capture_output=True, check=True)
+        subprocess.run([*AS_PLAIN_USER, sys.executable, "-c", ""], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("root runs this test, and cannot start a program as somebody else here")
-    return AS_NOBODY
+        pytest.skip("root runs this test, and cannot start a program as another user here")
+    return AS_PLAIN_USER
 
 
 @pytest.mark.req("trust.environ_file")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows environments in files")
 async def test_other_processes_of_the_same_user_cannot_read_the_daemons_environment(
-    place: Path, prefix: tuple[str, ...]
+    user_directory: Path, prefix: tuple[str, ...]
 ) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(*prefix, str(CRABTALKD), "run", "--home", str(place / "home"), "--tcp", "off"),
+        *(*prefix, str(CRABTALKD), "run", "--home", str(user_directory / "home"), "--tcp", "off"),
         stderr=PIPE,
-        env={**os.environ, "HOME": str(place)},
+        env={**os.environ, "HOME": str(user_directory)},
     )
     try:
         async with asyncio.timeout(PATIENCE):
             assert process.stderr is not None
             while b"is ready" not in await process.stderr.readline():
                 pass
-            async with asyncio.timeout(2):  # the line comes a moment before
-                while KEY in (found := await read_environment(prefix, process.pid)):
+            async with asyncio.timeout(2):  # the line is printed a moment before
+                while KEY in (output := await read_environment(prefix, process.pid)):
                     await asyncio.sleep(0.01)
-        assert "Permission denied" in found
+        assert "Permission denied" in output
     finally:
         process.terminate()
         await process.wait()
 
 
 async def read_environment(prefix: tuple[str, ...], pid: int) -> str:
-    """What `cat` says, in both of its streams."""
+    """The output of `cat`, both streams."""
     process = await asyncio.create_subprocess_exec(
         *(*prefix, "cat", f"/proc/{pid}/environ"),
         stdout=PIPE,
@@ -190,40 +190,40 @@ async def read_environment(prefix: tuple[str, ...], pid: int) -> str:
     return (await process.communicate())[0].decode(errors="replace")
 
 
-# ── What a server repeats ───────────────────────────────────────────────────────────────────────
+# ── Servers that echo the key ───────────────────────────────────────────────────────────────────
 
 
-def answer_with_key(asked: VendorRequest) -> VendorAnswer:
-    sentence = f"Incorrect API key provided: {get_key(asked)}. Find yours on the page of keys."
+def answer_with_key(request: VendorRequest) -> VendorAnswer:
+    sentence = f"Incorrect API key provided: {get_key(request)}. Find yours on the page of keys."
     return VendorAnswer.from_json({"error": {"message": sentence, "code": "invalid_api_key"}}, 401)
 
 
-def answer_with_starred_key(asked: VendorRequest) -> VendorAnswer:
-    key = get_key(asked)
+def answer_with_starred_key(request: VendorRequest) -> VendorAnswer:
+    key = get_key(request)
     sentence = f"Incorrect API key provided: {key[:11]}{'*' * 12}{key[-4:]}. Find yours there."
     return VendorAnswer.from_json({"error": {"message": sentence}}, 401)
 
 
-def answer_with_dotted_key(asked: VendorRequest) -> VendorAnswer:
-    key = get_key(asked)
+def answer_with_dotted_key(request: VendorRequest) -> VendorAnswer:
+    key = get_key(request)
     return VendorAnswer.from_json({"error": f"the key {key[:5]}...{key[-4:]} is not known"}, 403)
 
 
-def answer_with_cut_key(asked: VendorRequest) -> VendorAnswer:
-    return VendorAnswer([f"denied: {get_key(asked)[:20]}".encode()], 400, "text/plain")
+def answer_with_cut_key(request: VendorRequest) -> VendorAnswer:
+    return VendorAnswer([f"denied: {get_key(request)[:20]}".encode()], 400, "text/plain")
 
 
-def answer_without_json(asked: VendorRequest) -> VendorAnswer:
-    return VendorAnswer([json.dumps(asked.headers).encode()], 500, "text/plain")
+def answer_without_json(request: VendorRequest) -> VendorAnswer:
+    return VendorAnswer([json.dumps(request.headers).encode()], 500, "text/plain")
 
 
-def answer_with_redirect(asked: VendorRequest) -> VendorAnswer:
-    url = f"https://login.invalid/?token={get_key(asked)}"
+def answer_with_redirect(request: VendorRequest) -> VendorAnswer:
+    url = f"https://login.invalid/?token={get_key(request)}"
     return VendorAnswer([f"Moved to {url}".encode()], 302, "text/plain", {"Location": url})
 
 
-def answer_in_stream(asked: VendorRequest) -> VendorAnswer:
-    error = {"error": {"message": f"key {get_key(asked)} ran out of credit"}}
+def answer_in_stream(request: VendorRequest) -> VendorAnswer:
+    error = {"error": {"message": f"key {get_key(request)} ran out of credit"}}
     return VendorAnswer([make_chunk("Well, "), f"data: {json.dumps(error)}\n\n".encode()])
 
 
@@ -245,30 +245,30 @@ async def test_an_error_that_quotes_the_key_reaches_neither_client_nor_file(
 ) -> None:
     async with run_with_vendor(tmp_path, respond) as (daemon, fake, client):
         end = get_stream_end(await collect_events(client.stream("crab", "hello")))
-        assert [get_key(asked) for asked in fake.requests] == [KEY]
+        assert [get_key(request) for request in fake.requests] == [KEY]
         assert end.error
         assert not shows_the_key(str(end))
         assert KEY[-4:] not in end.error
         page = await client.list_messages("crab")
         assert not shows_the_key(str(page))
-        kept = "".join(path.read_text() for path in daemon.log_paths)
-        assert not shows_the_key(kept)
-        assert KEY[-4:] not in kept
+        logs = "".join(path.read_text() for path in daemon.log_paths)
+        assert not shows_the_key(logs)
+        assert KEY[-4:] not in logs
 
 
 @pytest.mark.req("trust.echoed_key")
-async def test_a_server_that_refuses_to_list_its_models_does_not_show_the_key(
+async def test_an_error_of_listing_models_does_not_show_the_key(
     tmp_path: Path,
 ) -> None:
     async with run_with_vendor(tmp_path, answer_with_key) as (daemon, fake, client):
         daemon.write_config((daemon.home / "config.toml").read_text().replace('model = "m"\n', ""))
         await client.reload()
         try:
-            told_of = str(get_stream_end(await collect_events(client.stream("crab", "hello"))))
+            error_text = str(get_stream_end(await collect_events(client.stream("crab", "hello"))))
         except ServerError as error:
-            told_of = str(error)
-        assert "Incorrect API key provided" in told_of
-        assert not shows_the_key(told_of)
+            error_text = str(error)
+        assert "Incorrect API key provided" in error_text
+        assert not shows_the_key(error_text)
         assert fake.requests[-1].path == "/v1/models"
 
 
@@ -279,8 +279,8 @@ async def test_the_key_in_streamed_text_is_masked_however_it_is_split(
 ) -> None:
     bounds = (0, *cuts, len(KEY))
 
-    def respond(asked: VendorRequest) -> VendorAnswer:
-        key = get_key(asked)
+    def respond(request: VendorRequest) -> VendorAnswer:
+        key = get_key(request)
         parts = [key[start:end] for start, end in pairwise(bounds)]
         words = ["You sent ", *parts, f" and {KEY[:7]}", " is", " how it begins", f"; {KEY[:9]}"]
         return VendorAnswer([*map(make_chunk, words), make_chunk("", "stop"), b"data: [DONE]\n\n"])
@@ -298,7 +298,7 @@ async def test_the_key_in_streamed_text_is_masked_however_it_is_split(
 
 
 class JsonLogDaemon(CrabtalkdProcess):
-    """With logs as JSON."""
+    """A daemon with JSON logs."""
 
     def fork_process(self) -> ForkedProcess:
         words = ("run", "--home", self.home, "--tcp", "off", "--log-format", "json", "--verbose")
@@ -307,7 +307,7 @@ class JsonLogDaemon(CrabtalkdProcess):
 
 @pytest.mark.req("trust.echoed_key")
 @pytest.mark.parametrize("kind", [CrabtalkdProcess, JsonLogDaemon])
-async def test_the_log_of_the_daemon_has_no_key_that_came_from_a_variable(
+async def test_the_log_has_no_key_from_an_environment_variable(
     tmp_path: Path, kind: type[CrabtalkdProcess]
 ) -> None:
     home = tmp_path / "home"
@@ -321,11 +321,11 @@ async def test_the_log_of_the_daemon_has_no_key_that_came_from_a_variable(
             await process.start()
             async with connect(home=home, timeout=PATIENCE) as client:
                 assert get_stream_end(await collect_events(client.stream("crab", "hello"))).error
-                # What is said to an agent may hold the key as well, and so may its name.
+                # A client's input may contain the key too.
                 with pytest.raises(ServerError):
                     await client.get_agent(f"x {KEY}")
                 await client.publish_event(f"topic-{KEY}", "payload")
-            process.send_signal(signal.SIGTERM)  # so that all of the log is written
+            process.send_signal(signal.SIGTERM)  # so that the whole log is written
             assert await process.wait_for_exit() == 0
         finally:
             await process.kill()
@@ -336,5 +336,5 @@ async def test_the_log_of_the_daemon_has_no_key_that_came_from_a_variable(
 
 
 def test_wire_messages_are_compared_as_text() -> None:
-    """`str` of a message shows its content, so the tests above can fail."""
+    """`str` of a message has its content, so the tests above can fail."""
     assert KEY in str(wire.StreamEnd(error=KEY))

@@ -1,4 +1,4 @@
-"""RFC 0135, Agent-First Protocol, sentence by sentence, through a client's eyes."""
+"""RFC 0135, Agent-First Protocol: its sentences as seen by a client."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.daemon.in_process_daemon import (
     wait_for_event,
 )
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 TAGGED = '<from agent="twin">'
@@ -28,7 +28,7 @@ TAGGED = '<from agent="twin">'
 
 
 @pytest.mark.req("conv.identity.pair")
-async def test_agent_and_sender_lead_to_a_conversation_whose_agent_answers_in_a_stream(
+async def test_agent_and_sender_identify_a_conversation_and_the_answer_is_streamed(
     tmp_path: Path,
 ) -> None:
     """The client names agent and sender; the daemon finds the conversation, runs, streams."""
@@ -63,8 +63,8 @@ async def test_each_agent_has_one_continuous_conversation_per_user(tmp_path: Pat
 
 
 @pytest.mark.req("wire.no_session_ids")
-async def test_no_part_of_a_stream_says_which_session_it_is(tmp_path: Path) -> None:
-    """`start` names the agent; its run id is new with every turn, so it is no name for more."""
+async def test_a_stream_has_no_session_id(tmp_path: Path) -> None:
+    """`start` names the agent; its run id is new for every turn, so it identifies only the turn."""
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         starts = [(await collect_events(client.stream("crab", "hello")))[0] for _ in range(2)]
         fields = {field.name for start in starts for field, _ in start.ListFields()}
@@ -73,10 +73,10 @@ async def test_no_part_of_a_stream_says_which_session_it_is(tmp_path: Path) -> N
 
 
 @pytest.mark.req("conv.outlives.connection")
-async def test_a_client_that_lost_everything_finds_the_conversation_by_the_pair(
+async def test_a_client_without_state_finds_the_conversation_by_the_pair(
     tmp_path: Path,
 ) -> None:
-    """With session ids, a client that lost its id had lost the conversation."""
+    """With session ids, a client that lost its id would have lost the conversation."""
     async with run_daemon(tmp_path) as daemon:
         async with daemon.client() as client:
             await client.send("crab", "remember the reef", sender="bo")
@@ -117,8 +117,8 @@ async def test_kill_and_compact_name_a_conversation_by_agent_and_sender(tmp_path
 
 
 @pytest.mark.req("wire.no_session_ids")
-async def test_a_session_number_from_an_older_client_means_nothing(tmp_path: Path) -> None:
-    """Field 3 of a turn was the session; whatever it says, the pair decides."""
+async def test_a_session_number_from_an_older_client_is_ignored(tmp_path: Path) -> None:
+    """Field 3 of a turn was the session; now only the pair counts."""
     async with run_daemon(tmp_path) as daemon:
         peer = await daemon.connect_raw()
         for session in (b"\x18\x01", b"\x18\x63"):
@@ -157,25 +157,27 @@ async def test_a_guest_runs_against_the_primarys_history_with_its_own_prompt_and
 
 
 @pytest.mark.req("guest.framing.guest")
-async def test_a_guest_is_told_that_it_joins_and_what_the_tags_mean(tmp_path: Path) -> None:
+async def test_guest_framing_says_that_the_guest_joins_and_what_the_tags_mean(
+    tmp_path: Path,
+) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "question", guest="twin")
-        (told_so,) = list_framing_messages(daemon.model.requests[-1])
-        assert "joining this conversation as a guest" in told_so
-        assert '<from agent="NAME">' in told_so
+        (framing,) = list_framing_messages(daemon.model.requests[-1])
+        assert "joining this conversation as a guest" in framing
+        assert '<from agent="NAME">' in framing
 
 
 @pytest.mark.req("guest.attribution")
 async def test_a_guests_response_is_tagged_with_its_name_and_appended(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await collect_events(client.stream("crab", "!say hi from me", guest="twin"))
-        asked, answered = daemon.read_messages()
-        assert asked == {"role": "user", "text": "!say hi from me"}
-        assert answered == {"role": "assistant", "text": "hi from me", "agent": "twin"}
+        question, answer = daemon.read_messages()
+        assert question == {"role": "user", "text": "!say hi from me"}
+        assert answer == {"role": "assistant", "text": "hi from me", "agent": "twin"}
 
 
 @pytest.mark.req("guest.first_class")
-async def test_a_guest_is_heard_in_its_own_words_and_not_in_a_tools_result(tmp_path: Path) -> None:
+async def test_a_guests_answer_is_its_own_message_and_not_a_tool_result(tmp_path: Path) -> None:
     """A first-class message: no delegation, no tool result, no paraphrase."""
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         events = await collect_events(
@@ -191,10 +193,10 @@ async def test_a_guest_is_heard_in_its_own_words_and_not_in_a_tools_result(tmp_p
 
 
 @pytest.mark.req("guest.without_compaction")
-async def test_a_guest_sees_the_history_without_anybody_compacting_it_first(
+async def test_a_guest_sees_the_history_without_a_compaction(
     tmp_path: Path,
 ) -> None:
-    """Clients used to compact and hand over at a mention; now the daemon does all of it."""
+    """Clients used to compact and hand over at a mention; now the daemon does this."""
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "the reef is deep")
         await client.send("crab", "what do you say?", guest="twin")
@@ -203,7 +205,7 @@ async def test_a_guest_sees_the_history_without_anybody_compacting_it_first(
 
 
 @pytest.mark.req("guest.send")
-async def test_send_takes_a_guest_too(tmp_path: Path) -> None:
+async def test_send_accepts_a_guest_too(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         answer = await client.send("crab", "!say here", guest="twin")
         assert (answer.agent, answer.content) == ("twin", "here")
@@ -215,7 +217,7 @@ async def test_send_takes_a_guest_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("guest.framing.primary")
-async def test_the_primary_is_told_about_guests_once_there_are_messages_of_them(
+async def test_the_primary_gets_framing_once_there_are_messages_of_guests(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -224,13 +226,13 @@ async def test_the_primary_is_told_about_guests_once_there_are_messages_of_them(
         await client.send("crab", "and you?")
         alone, _, after = daemon.model.requests
         assert list_framing_messages(alone) == []
-        (told_so,) = list_framing_messages(after)
-        assert "guests" in told_so
-        assert "answering as yourself" in told_so
+        (framing,) = list_framing_messages(after)
+        assert "guests" in framing
+        assert "answering as yourself" in framing
 
 
 @pytest.mark.req("guest.framing.fresh")
-async def test_framing_is_made_anew_for_each_run_and_never_piles_up(tmp_path: Path) -> None:
+async def test_framing_is_built_for_each_run_and_does_not_accumulate(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for _ in range(3):
             await client.send("crab", "guest, speak", guest="twin")
@@ -251,8 +253,8 @@ async def test_the_primarys_messages_carry_no_name_not_even_an_empty_one(tmp_pat
 
 
 @pytest.mark.req("guest.tagging")
-async def test_every_agent_sees_who_said_what(tmp_path: Path) -> None:
-    """What a guest said has its name around it, for the primary and for other guests alike."""
+async def test_every_agent_sees_the_names_of_guests(tmp_path: Path) -> None:
+    """A guest's message is tagged with its name, for the primary and for other guests."""
     agents = {name: f'prompt = "You are {name}."\n' for name in ("crab", "twin", "owl")}
     async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("crab", "first", guest="twin")
@@ -328,12 +330,14 @@ async def test_archived_segments_can_be_browsed(tmp_path: Path) -> None:
         ]
 
 
-# ── What dies, and what it supersedes ──────────────────────────────────────────────────────────
+# ── Removed and superseded features ────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("conv.one_per_pair")
-async def test_there_is_no_new_chat_and_nothing_to_resume(tmp_path: Path) -> None:
-    """The one conversation of a pair is always the active one, whatever happened to it."""
+async def test_a_pair_has_one_conversation_that_is_never_replaced_or_resumed(
+    tmp_path: Path,
+) -> None:
+    """The only conversation of a pair is always the active one."""
     async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         await client.send("crab", "one")
         await client.kill("crab")

@@ -1,4 +1,4 @@
-"""The chapter on conversations, sentence by sentence, through a client's eyes."""
+"""The chapter on conversations: its sentences as seen by a client."""
 
 import asyncio
 from pathlib import Path
@@ -21,12 +21,12 @@ from tests.daemon.in_process_daemon import (
 )
 from tests.model_server import model_server
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 
 async def report_directory(call: ToolDispatch) -> str:
-    """A tool that says where it works."""
+    """A tool that returns its working directory."""
     return str(call.cwd)
 
 
@@ -34,7 +34,7 @@ WHERE = "!tool where {}"
 
 
 class PersistentMemoryStorage(MemoryStorage):
-    """Storage that outlives the daemon."""
+    """Storage that stays usable after the daemon closes it."""
 
     async def close(self) -> None:
         pass
@@ -56,7 +56,7 @@ async def test_a_conversation_holds_the_history_the_agent_works_from(tmp_path: P
 
 
 @pytest.mark.req("conv.identity.agent")
-async def test_the_agent_is_one_that_is_configured(tmp_path: Path) -> None:
+async def test_the_agent_must_be_configured(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         assert await expect_error_code(client.send("squid", "hello")) == 404
         assert await expect_error_code(collect_events(client.stream("squid", "hello"))) == 404
@@ -80,8 +80,8 @@ async def test_clients_choose_their_own_convention_for_senders(tmp_path: Path, s
 
 
 @pytest.mark.req("conv.identity.pair")
-async def test_the_pair_is_the_name_and_nothing_shorter(tmp_path: Path) -> None:
-    """Names that look alike in a file's name are different names all the same."""
+async def test_similar_pairs_are_different_conversations(tmp_path: Path) -> None:
+    """Names that look the same in a file name are still different."""
     pairs = [("crab", "a:b"), ("crab", "A B"), ("crab", "a-b"), ("twin", "a:b")]
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for agent, sender in pairs:
@@ -96,7 +96,7 @@ async def test_the_pair_is_the_name_and_nothing_shorter(tmp_path: Path) -> None:
 
 @pytest.mark.req("wire.no_session_ids")
 def test_the_wire_has_no_other_name_for_a_conversation() -> None:
-    """Beside the pair, requests on a conversation carry only what is to be done with it."""
+    """Besides the pair, requests about a conversation only have the parameters of the request."""
     names = {
         field.name
         for request in (
@@ -116,7 +116,7 @@ def test_the_wire_has_no_other_name_for_a_conversation() -> None:
         *("agent", "sender"),
         *("content", "cwd", "guest", "tool_choice", "detach", "offset", "limit"),
         *("ask_id", "fresh", "title", "as_owner"),
-        *("mode", "unattended", "origin"),  # whose rights a run has, not which conversation it is
+        *("mode", "unattended", "origin"),  # the rights of a run, not its conversation
         *("key", "run_id", "unless_shared", "with_runs"),  # a message or a run in it
     }
 
@@ -158,8 +158,8 @@ async def test_a_conversation_persists_across_restarts(tmp_path: Path) -> None:
 
 @pytest.mark.req("conv.persists.storage")
 @pytest.mark.on_files
-async def test_keeping_it_is_the_business_of_the_storage(tmp_path: Path) -> None:
-    """With one that keeps nothing on disk there is nothing on disk; what it keeps comes back."""
+async def test_conversations_are_stored_only_in_the_configured_storage(tmp_path: Path) -> None:
+    """With a storage in memory nothing is on disk; its conversations are there after a restart."""
     storage = PersistentMemoryStorage()
     async with model_server() as model:
         async with run_daemon(tmp_path, model, agents={}, storage=storage) as daemon:
@@ -268,7 +268,7 @@ async def test_a_title_is_a_short_label_for_people(tmp_path: Path) -> None:
 
 @pytest.mark.req("conv.history.order")
 async def test_the_order_of_the_history_is_total(tmp_path: Path) -> None:
-    """Turns that come while others run are in it one after the other, never mixed."""
+    """Concurrent turns are stored one after the other, never mixed."""
     async with (
         run_daemon(tmp_path, tools={"where": report_directory}) as daemon,
         daemon.client() as client,
@@ -282,15 +282,15 @@ async def test_the_order_of_the_history_is_total(tmp_path: Path) -> None:
             *("user", "assistant", "tool", "assistant"),
         ] * 8
         for number in range(0, 32, 4):
-            asked, answered = page.messages[number], page.messages[number + 3]
-            assert asked.content.endswith(answered.content)
+            question, answer = page.messages[number], page.messages[number + 3]
+            assert question.content.endswith(answer.content)
         times = [message.timestamp for message in page.messages]
         assert times == sorted(times)
 
 
 @pytest.mark.req("conv.history.append_only")
 async def test_entries_are_appended_and_never_reordered_or_removed(tmp_path: Path) -> None:
-    """Whatever happens, what was in the log stays where it was, byte for byte."""
+    """After any request, the old bytes of the log are unchanged."""
     async with run_daemon(tmp_path, summary="They met.") as daemon:
         before = b""
         async with daemon.client() as client:
@@ -318,23 +318,23 @@ async def test_entries_are_appended_and_never_reordered_or_removed(tmp_path: Pat
 
 
 @pytest.mark.req("compact.fresh")
-async def test_a_conversation_can_be_begun_afresh_without_a_model(tmp_path: Path) -> None:
+async def test_a_conversation_can_be_started_fresh_without_a_model(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "my name is bo")
-        asked = len(daemon.model.requests)
+        request_count = len(daemon.model.requests)
         assert await client.compact("crab", fresh=True) == ""
-        assert len(daemon.model.requests) == asked
+        assert len(daemon.model.requests) == request_count
         handle = (await client.list_conversations("crab")).conversations[0].file_path
         assert list((await client.get_conversation_history(handle)).messages) == []
         await client.send("crab", "who am i?")
         assert list_request_messages(daemon.model.requests[-1])[1:] == [("user", "who am i?")]
-        found = (await client.search_sessions("bo", agent="crab")).hits
-        assert [hit.message_id for hit in found] == [0]
+        hits = (await client.search_sessions("bo", agent="crab")).hits
+        assert [hit.message_id for hit in hits] == [0]
         archives = (await client.list_archives("crab")).archives
         assert [(a.title, a.summary, a.first_id, a.end_id) for a in archives] == [
             ("my name is bo", "", 0, 2)
         ]
-        assert await expect_error_code(client.compact("crab", sender="nobody", fresh=True)) == 404
+        assert await expect_error_code(client.compact("crab", sender="other", fresh=True)) == 404
 
 
 @pytest.mark.req("conv.title.by_client")
@@ -348,7 +348,7 @@ async def test_a_client_can_name_a_conversation(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("compact.keeps_entries")
-async def test_compaction_takes_entries_from_the_working_context_and_nothing_else_does(
+async def test_only_compaction_removes_entries_from_the_working_context(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
@@ -378,7 +378,7 @@ async def test_a_conversation_has_a_default_working_directory(
 
 
 @pytest.mark.req("conv.cwd.one_run")
-async def test_a_directory_given_with_a_turn_holds_for_that_run_and_no_other(
+async def test_a_directory_given_with_a_turn_applies_only_to_that_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -389,12 +389,12 @@ async def test_a_directory_given_with_a_turn_holds_for_that_run_and_no_other(
         run_daemon(tmp_path, tools={"where": report_directory}) as daemon,
         daemon.client() as client,
     ):
-        places = []
+        outputs = []
         for cwd in (str(other), None):
             events = await collect_events(client.stream("crab", both, cwd=cwd))
-            places.append([e.output for e in events if isinstance(e, wire.ToolResultEvent)])
+            outputs.append([e.output for e in events if isinstance(e, wire.ToolResultEvent)])
         assert (await client.send("crab", WHERE, cwd=str(other))).content == f"heard: {other}"
-        assert places == [[str(other)] * 2, [str(tmp_path)] * 2]
+        assert outputs == [[str(other)] * 2, [str(tmp_path)] * 2]
 
 
 # ── Message attribution ────────────────────────────────────────────────────────────────────────
@@ -415,7 +415,7 @@ async def test_an_empty_agent_is_the_primary_and_any_other_a_guest(tmp_path: Pat
 
 
 @pytest.mark.req("guest.framing.not_kept")
-async def test_what_the_daemon_injects_is_not_in_the_history(tmp_path: Path) -> None:
+async def test_injected_messages_are_not_in_the_history(tmp_path: Path) -> None:
     """Instructions and framing reach the model; neither a client nor the log sees them."""
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         (daemon.home / "Crab.md").write_text("Speak softly.")

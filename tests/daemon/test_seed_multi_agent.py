@@ -1,4 +1,4 @@
-"""The chapter on several agents in one conversation, sentence by sentence."""
+"""The chapter on several agents in one conversation: its sentences as seen by a client."""
 
 from pathlib import Path
 
@@ -18,12 +18,12 @@ from tests.daemon.in_process_daemon import (
     wait_for_event,
 )
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 
 class CountingTool:
-    """A tool that counts how often it was carried out."""
+    """A tool that counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -78,7 +78,7 @@ async def test_the_primary_agent_of_the_conversation_is_unchanged(tmp_path: Path
 
 
 @pytest.mark.req("guest.speaks_only")
-async def test_the_guest_says_who_speaks_and_not_whose_conversation_it_is(tmp_path: Path) -> None:
+async def test_the_guest_field_sets_the_speaker_but_not_the_conversation(tmp_path: Path) -> None:
     """The pair is the primary's; the guest's own conversation with that sender is untouched."""
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("twin", "ours", sender="bo")
@@ -163,7 +163,7 @@ async def test_the_primary_is_not_invoked_on_a_guest_turn(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("guest.then_primary")
-async def test_a_turn_without_a_guest_goes_on_with_the_primary_and_the_updated_history(
+async def test_a_turn_without_a_guest_continues_with_the_primary_and_the_new_history(
     tmp_path: Path,
 ) -> None:
     look = CountingTool()
@@ -197,7 +197,7 @@ async def test_a_guest_is_offered_no_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("guest.text_only")
-async def test_a_tool_call_of_a_guest_is_rejected_and_what_it_said_is_kept(tmp_path: Path) -> None:
+async def test_a_tool_call_of_a_guest_is_rejected_and_its_text_is_stored(tmp_path: Path) -> None:
     look = CountingTool()
     async with run_daemon(tmp_path, tools={"look": look}) as daemon, daemon.client() as client:
         events = await collect_events(
@@ -217,7 +217,7 @@ async def test_a_tool_call_of_a_guest_is_rejected_and_what_it_said_is_kept(tmp_p
 
 
 @pytest.mark.req("guest.text_only")
-async def test_a_reply_that_is_nothing_but_calls_is_an_error_and_leaves_no_empty_message(
+async def test_a_reply_with_only_tool_calls_is_an_error_and_stores_no_message(
     tmp_path: Path,
 ) -> None:
     look = CountingTool()
@@ -253,29 +253,30 @@ async def test_attribution_survives_compaction(tmp_path: Path) -> None:
 async def test_guest_framing_says_that_it_joins_and_explains_the_tags(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello", guest="twin")
-        (told_so,) = list_framing_messages(daemon.model.requests[0])
-        assert "joining" in told_so
-        assert "<from agent=" in told_so
-        assert "crab" in told_so
+        (framing,) = list_framing_messages(daemon.model.requests[0])
+        assert "joining" in framing
+        assert "<from agent=" in framing
+        assert "crab" in framing
 
 
 @pytest.mark.req("guest.framing.primary")
 async def test_primary_framing_comes_with_the_first_message_of_a_guest(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "alone")
-        await client.send("crab", "!nothing", guest="twin")  # a guest that says nothing is none
+        # A guest without an answer does not count.
+        await client.send("crab", "!nothing", guest="twin")
         await client.send("crab", "still alone")
         await client.send("crab", "hello", guest="twin")
         await client.send("crab", "in company")
         counts = [len(list_framing_messages(r)) for r in daemon.model.requests]
         assert counts == [0, 1, 0, 1, 1]
-        (told_so,) = list_framing_messages(daemon.model.requests[-1])
-        assert "Go on answering as yourself" in told_so
+        (framing,) = list_framing_messages(daemon.model.requests[-1])
+        assert "Go on answering as yourself" in framing
 
 
 @pytest.mark.req("guest.framing.fresh")
-async def test_framing_is_laid_in_for_one_run_only(tmp_path: Path) -> None:
-    """A guest's framing is gone when the primary speaks next, and the other way round."""
+async def test_framing_is_injected_for_one_run_only(tmp_path: Path) -> None:
+    """A guest's framing is not in the primary's next run, and vice versa."""
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "one", guest="twin")
         await client.send("crab", "two")
@@ -308,7 +309,7 @@ async def test_the_history_on_disk_never_contains_framing(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("guest.tagging")
-async def test_what_a_guest_said_is_tagged_and_what_the_primary_said_is_not(
+async def test_messages_of_guests_are_tagged_and_those_of_the_primary_are_not(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:

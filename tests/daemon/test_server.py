@@ -1,4 +1,4 @@
-"""What the daemon answers to each request that is not a turn, and with which codes."""
+"""The daemon's answers and error codes for requests other than turns."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def get_handle(client: Client, agent: str = "", sender: str = "") -> str:
 
 
 async def store_messages(daemon: InProcessDaemon, texts: list[str], sender: str = "user") -> None:
-    """A conversation that was had before."""
+    """Store an existing conversation."""
     pair = Pair("crab", sender)
     records = [MessageRecord(n, NOW, Message("user", text)) for n, text in enumerate(texts)]
     first = ConversationMeta(*pair, created_at=NOW).make_snapshot()
@@ -57,7 +57,7 @@ async def store_messages(daemon: InProcessDaemon, texts: list[str], sender: str 
 
 
 @pytest.mark.req("daemon.stats")
-async def test_stats_say_how_the_daemon_is(tmp_path: Path) -> None:
+async def test_stats_describe_the_daemon(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         assert (await client.hello()).server_version == crabtalk.__version__
         stats = await client.get_stats()
@@ -77,10 +77,10 @@ async def test_stats_say_how_the_daemon_is(tmp_path: Path) -> None:
 
 @pytest.mark.req("conv.sender.default")
 @pytest.mark.parametrize("sender", [None, ""])
-async def test_no_sender_or_an_empty_one_is_user_in_every_message(
+async def test_a_missing_or_empty_sender_is_user_in_every_request(
     tmp_path: Path, sender: str | None
 ) -> None:
-    """A client may leave it out of one request and write it into another."""
+    """A client may omit it in one request and give it in another."""
     async with run_daemon(tmp_path, summary="They met.") as daemon, daemon.client() as client:
         await client.send("crab", "sent", sender=sender)
         running = client.stream("crab", "!wait\n!say done", sender=sender)
@@ -110,7 +110,7 @@ async def test_no_sender_or_an_empty_one_is_user_in_every_message(
 
 
 @pytest.mark.req("conv.listed")
-async def test_conversations_are_listed_last_used_first_and_by_agent_and_sender(
+async def test_conversations_are_listed_most_recent_first_and_by_agent_and_sender(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -118,8 +118,8 @@ async def test_conversations_are_listed_last_used_first_and_by_agent_and_sender(
             await client.send(agent, "hello", sender=sender)
 
         async def listed(agent: str = "", sender: str = "") -> list[tuple[str, str]]:
-            found = (await client.list_conversations(agent, sender)).conversations
-            return [(c.agent, c.sender) for c in found]
+            rows = (await client.list_conversations(agent, sender)).conversations
+            return [(c.agent, c.sender) for c in rows]
 
         assert await listed() == [("crab", "bo"), ("crab", "eva"), ("twin", "bo")]
         assert await listed("crab") == [("crab", "bo"), ("crab", "eva")]
@@ -142,13 +142,13 @@ async def test_conversations_are_listed_last_used_first_and_by_agent_and_sender(
         ("2025-03-02T00:30:00Z", "2025-03-02"),
     ],
 )
-def test_a_day_is_that_of_the_daemons_clock(when: str, expected: str) -> None:
+def test_days_are_named_in_the_daemons_time_zone(when: str, expected: str) -> None:
     now = datetime.fromisoformat("2026-03-02T08:00:00+01:00")
     assert DayNames(now).name_day(datetime.fromisoformat(when)) == expected
 
 
 @pytest.mark.req("conv.active.listed")
-async def test_active_conversations_are_those_in_memory_and_can_be_selected(
+async def test_active_conversations_are_those_in_memory_and_can_be_filtered(
     tmp_path: Path,
 ) -> None:
     limits = RuntimeLimits(live_conversations=2)
@@ -157,8 +157,8 @@ async def test_active_conversations_are_those_in_memory_and_can_be_selected(
             await client.send("crab", "hello", sender=sender)
 
         async def active(agent: str = "", sender: str = "") -> list[str]:
-            found = (await client.list_active_conversations(agent, sender)).conversations
-            return [c.sender for c in found]
+            rows = (await client.list_active_conversations(agent, sender)).conversations
+            return [c.sender for c in rows]
 
         assert await active() == ["b", "c"]
         assert await active("crab", "c") == ["c"]
@@ -172,7 +172,7 @@ async def test_active_conversations_are_those_in_memory_and_can_be_selected(
 
 
 @pytest.mark.req("conv.history.shown")
-async def test_a_history_is_what_people_read_of_what_the_agent_still_has(tmp_path: Path) -> None:
+async def test_a_history_has_the_readable_messages_of_the_agents_context(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, summary="They met.", tools={"look": look_around}) as daemon,
         daemon.client() as client,
@@ -209,7 +209,7 @@ async def test_a_history_too_large_for_a_frame_is_refused_and_can_be_paged(tmp_p
 
 
 @pytest.mark.req("conv.messages.paged")
-async def test_messages_come_a_page_at_a_time_from_the_very_first(tmp_path: Path) -> None:
+async def test_messages_are_paged_from_the_first_one(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, summary="They met.", tools={"look": look_around}) as daemon,
         daemon.client() as client,
@@ -250,7 +250,7 @@ async def test_messages_come_a_page_at_a_time_from_the_very_first(tmp_path: Path
         (2**64 - 1, 10, 0, None),
     ],
 )
-async def test_a_page_has_a_bound_and_an_end(
+async def test_pages_have_a_maximum_size_and_an_end(
     tmp_path: Path, offset: int | None, limit: int | None, count: int, following: int | None
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -277,7 +277,7 @@ async def test_compacting_needs_a_conversation_with_something_in_it(tmp_path: Pa
 @pytest.mark.req("compact.failed")
 @pytest.mark.parametrize("answer", ["!status 400 no", "!nothing", "!say half\n!cut"])
 async def test_a_compaction_whose_model_fails_changes_nothing(tmp_path: Path, answer: str) -> None:
-    """The agent's prompt is part of what is summarised, so here it is the script of that."""
+    """The agent's prompt is part of the text to summarise, so it can be the model's script."""
     agents = {"crab": f"prompt = '''{answer}'''\n"}
     async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
@@ -291,7 +291,7 @@ async def test_a_compaction_whose_model_fails_changes_nothing(tmp_path: Path, an
 
 
 @pytest.mark.req("compact.turns_wait")
-async def test_turns_that_come_while_a_history_is_compacted_wait_and_see_the_summary(
+async def test_turns_wait_for_a_compaction_and_get_the_summary(
     tmp_path: Path,
 ) -> None:
     agents = {"crab": 'prompt = """!wait\n!say In short."""\n'}
@@ -312,7 +312,7 @@ async def test_turns_that_come_while_a_history_is_compacted_wait_and_see_the_sum
 
 
 @pytest.mark.req("compact.kill")
-async def test_a_compaction_can_be_killed_and_then_nothing_has_changed(tmp_path: Path) -> None:
+async def test_a_killed_compaction_changes_nothing(tmp_path: Path) -> None:
     agents = {"crab": 'prompt = "!hang"\n'}
     async with run_daemon(tmp_path, agents=agents) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
@@ -351,7 +351,7 @@ async def test_deleting_removes_the_file_the_live_state_and_the_listing(tmp_path
 
 
 @pytest.mark.req("conv.delete.running")
-async def test_deleting_while_a_turn_runs_ends_it_and_leaves_nothing_of_it(tmp_path: Path) -> None:
+async def test_deleting_ends_a_running_turn_and_leaves_nothing_of_it(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!say so far\n!hang")
         await wait_for_event(running, wire.StreamChunk)
@@ -372,7 +372,7 @@ async def test_deleting_while_a_turn_runs_ends_it_and_leaves_nothing_of_it(tmp_p
 
 
 @pytest.mark.req("conv.delete.running")
-async def test_a_turn_that_waited_behind_the_deleted_one_begins_a_conversation_anew(
+async def test_a_turn_queued_behind_a_deleted_one_starts_a_new_conversation(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -390,7 +390,7 @@ async def test_a_turn_that_waited_behind_the_deleted_one_begins_a_conversation_a
 
 
 @pytest.mark.req("conv.delete")
-async def test_of_many_who_delete_at_once_one_did_it_and_the_others_are_told(
+async def test_of_concurrent_deletions_one_succeeds_and_the_others_get_404(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
@@ -406,7 +406,7 @@ async def test_of_many_who_delete_at_once_one_did_it_and_the_others_are_told(
 
 
 @pytest.mark.req("conv.handles.checked")
-async def test_a_handle_the_daemon_did_not_give_out_is_nothing_to_it(tmp_path: Path) -> None:
+async def test_unknown_handles_are_refused(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         (log,) = daemon.log_paths
@@ -414,10 +414,10 @@ async def test_a_handle_the_daemon_did_not_give_out_is_nothing_to_it(tmp_path: P
         outside.write_bytes(log.read_bytes())
 
         def contents() -> dict[Path, bytes]:
-            # What is derived, in index/, changes by itself.
+            # The derived files in index/ change by themselves.
             parts = [path for path in daemon.home.iterdir() if path.name != "index"]
-            found = [path for part in parts for path in [part, *part.rglob("*")]]
-            return {path: path.read_bytes() for path in found if path.is_file()}
+            paths = [path for part in parts for path in [part, *part.rglob("*")]]
+            return {path: path.read_bytes() for path in paths if path.is_file()}
 
         before = contents()
         for handle in (
@@ -448,19 +448,19 @@ async def test_models_are_listed_with_the_active_one(tmp_path: Path) -> None:
         assert (await client.get_stats()).active_model == "scripted"
 
 
-@pytest.mark.parametrize(("said", "told"), [(0, 0), (4096, 4096), (-1, 0), (1 << 70, 0)])
+@pytest.mark.parametrize(("reported", "listed"), [(0, 0), (4096, 4096), (-1, 0), (1 << 70, 0)])
 @pytest.mark.req("models.context")
-async def test_a_model_is_listed_with_what_it_reads_where_that_is_known(
-    tmp_path: Path, said: int, told: int
+async def test_a_model_is_listed_with_its_context_limit_if_known(
+    tmp_path: Path, reported: int, listed: int
 ) -> None:
     async with run_daemon(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
-        daemon.model.context = said
+        daemon.model.context = reported
         (model,) = (await client.list_models()).models
-        assert (model.HasField("context_limit"), model.context_limit) == (told > 0, told)
+        assert (model.HasField("context_limit"), model.context_limit) == (listed > 0, listed)
 
 
 @pytest.mark.req("models.set_active")
-async def test_the_active_model_is_used_at_once_and_written_down_beside_what_people_wrote(
+async def test_the_active_model_is_used_at_once_and_added_to_the_config_file(
     tmp_path: Path,
 ) -> None:
     agents = {"crab": 'prompt = "c"\n', "owl": 'prompt = "o"\nmodel = "scripted"\n'}
@@ -483,7 +483,7 @@ async def test_the_active_model_is_used_at_once_and_written_down_beside_what_peo
 
 
 @pytest.mark.req("models.set_active")
-async def test_a_model_nobody_offers_is_not_made_the_active_one(tmp_path: Path) -> None:
+async def test_an_unknown_model_cannot_be_made_active(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, config=ANY_MODEL) as daemon, daemon.client() as client:
         before = (daemon.home / "config.toml").read_bytes()
         assert await expect_error_code(client.set_active_model("nonesuch")) == 404
@@ -493,7 +493,7 @@ async def test_a_model_nobody_offers_is_not_made_the_active_one(tmp_path: Path) 
 
 
 @pytest.mark.req("models.listed")
-async def test_a_provider_that_cannot_be_asked_offers_what_is_written_down(tmp_path: Path) -> None:
+async def test_an_unreachable_provider_lists_its_configured_models(tmp_path: Path) -> None:
     config = '[[providers]]\nname = "p"\nbase_url = "http://127.0.0.1:1"\nmax_retries = 0\n'
     config += 'models = ["a", "b"]\n'
     async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:
@@ -504,10 +504,10 @@ async def test_a_provider_that_cannot_be_asked_offers_what_is_written_down(tmp_p
 
 
 @pytest.mark.req("models.listed")
-async def test_a_provider_that_never_answers_is_not_waited_for_without_end(
+async def test_listing_models_times_out_if_a_provider_never_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crabtalk.daemon.handlers.agents.ASKING", 0.1)
+    monkeypatch.setattr("crabtalk.daemon.handlers.agents.LIST_MODELS_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         config = f'[llm]\nbase_url = "http://127.0.0.1:{mute.getsockname()[1]}/v1"\n'
         async with run_daemon(tmp_path, config=config) as daemon, daemon.client() as client:
@@ -516,29 +516,28 @@ async def test_a_provider_that_never_answers_is_not_waited_for_without_end(
             await client.ping()
 
 
-# ── Storage that fails ─────────────────────────────────────────────────────────────────────────
+# ── Storage failures ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("durability.storage_failure_told")
 @pytest.mark.on_files
-async def test_storage_that_fails_is_an_error_the_client_sees(tmp_path: Path) -> None:
+async def test_a_storage_failure_is_an_error_for_the_client(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         (daemon.home / "sessions").touch()  # where a directory should be
         with pytest.raises(ServerError, match="cannot") as caught:
-            await collect_events(
-                client.stream("crab", "hello")
-            )  # it is not accepted, so it never starts
+            # The turn is not accepted, so it never starts.
+            await collect_events(client.stream("crab", "hello"))
         assert caught.value.code == 500
         assert await expect_error_code(client.send("crab", "hello")) == 500
         assert await expect_error_code(client.list_conversations()) == 500
-        assert daemon.model.requests == []  # nobody is asked about what is not kept
+        assert daemon.model.requests == []  # the model gets no message that was not stored
         (daemon.home / "sessions").unlink()
         assert (await client.send("crab", "hello")).content == "heard: hello"
 
 
 @pytest.mark.req("daemon.start.bad_storage")
 @pytest.mark.on_files
-async def test_agents_that_cannot_be_read_are_a_problem_and_no_reason_not_to_start(
+async def test_unreadable_agents_are_a_problem_but_do_not_prevent_the_start(
     tmp_path: Path,
 ) -> None:
     prepare_home(tmp_path / "home", AGENTS, CONFIG)

@@ -1,4 +1,4 @@
-"""One connection to a real daemon: a turn, and control of that turn, side by side."""
+"""A turn and its control requests on one connection to a real daemon."""
 
 import asyncio
 import json
@@ -77,13 +77,13 @@ async def test_a_question_is_answered_on_the_connection_of_its_turn(tmp_path: Pa
 
 
 @pytest.mark.req("wire.side_by_side.streams")
-async def test_two_turns_of_a_conversation_run_in_order_and_others_beside_them(
+async def test_two_turns_of_a_conversation_run_in_order_and_others_concurrently(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path) as daemon:
         peer = await daemon.connect_raw()
         first = make_turn_request("!wait\n!say first", 1)
-        first.stream.cwd = str(tmp_path)  # is looked at in a thread, which takes a moment
+        first.stream.cwd = str(tmp_path)  # checked in a thread, which takes a moment
         peer.send(
             first,
             make_turn_request("!say second", 2),
@@ -99,11 +99,12 @@ async def test_two_turns_of_a_conversation_run_in_order_and_others_beside_them(
                 if message.stream.HasField("end"):
                     ended.append(message.request_id)
                     if ended == [3]:
+                        await daemon.model.until_waiting()
                         daemon.model.release()
         assert ended == [3, 1, 2]
         assert started.index(1) < started.index(2)
         async with daemon.client() as client:
             page = await client.list_messages("crab")
-        said = [message.content for message in page.messages if message.role == "assistant"]
-        assert said == ["first", "second"]
+        answers = [message.content for message in page.messages if message.role == "assistant"]
+        assert answers == ["first", "second"]
         await peer.close()

@@ -1,4 +1,4 @@
-"""A turn over the wire: what is told in which order, how it ends, who can end it."""
+"""A turn over the wire: its events in order, how it ends, and who can end it."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ async def run_bash(call: ToolDispatch) -> str:
 
 
 async def start_turn(daemon: InProcessDaemon, content: str, **options: Any) -> RawPeer:
-    """A turn on a connection of its own; its first answer is not read yet."""
+    """Start a turn on a new connection, without reading an answer."""
     peer = await daemon.connect_raw()
     request = wire.StreamMsg(agent="crab", content=content, **options)
     peer.send(wire.ClientMessage(stream=request))
@@ -42,9 +42,9 @@ async def start_turn(daemon: InProcessDaemon, content: str, **options: Any) -> R
 async def collect_turn_events(
     daemon: InProcessDaemon, content: str, **options: Any
 ) -> list[wire.StreamEvent]:
-    """A turn's events as they are on the wire, without what differs from run to run.
+    """A turn's events as on the wire, without fields that differ from run to run.
 
-    Nothing follows the last of them: the connection is free for the next request.
+    Checks that nothing follows the last event, and that the connection takes another request.
     """
     peer = await start_turn(daemon, content, **options)
     events: list[wire.StreamEvent] = []
@@ -68,11 +68,11 @@ def list_event_names(events: list[wire.StreamEvent]) -> list[str | None]:
     return [event.WhichOneof("event") for event in events]
 
 
-# ── What is told, in which order ────────────────────────────────────────────────────────────────
+# ── Events in order ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("stream.order")
-async def test_one_call_and_an_answer_are_told_in_the_order_every_client_knows(
+async def test_the_events_of_a_call_and_an_answer_have_the_documented_order(
     tmp_path: Path,
 ) -> None:
     content = f"{LS}\n!usage 9 3\n!then\n!say one file\n!usage 20 2"
@@ -104,7 +104,7 @@ async def test_one_call_and_an_answer_are_told_in_the_order_every_client_knows(
 
 
 @pytest.mark.req("stream.segments")
-async def test_segments_never_nest_and_an_early_notice_may_fall_into_one(tmp_path: Path) -> None:
+async def test_segments_do_not_nest_and_may_contain_an_early_notice(tmp_path: Path) -> None:
     content = f"!think well now\n!say let me see\n{LS}\n!then\n!think so\n!say done"
     async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon:
         events = await collect_turn_events(daemon, content)
@@ -120,7 +120,7 @@ async def test_segments_never_nest_and_an_early_notice_may_fall_into_one(tmp_pat
 
 
 @pytest.mark.req("stream.results")
-async def test_results_come_as_calls_finish_and_are_kept_in_the_order_of_the_calls(
+async def test_results_arrive_as_calls_finish_and_are_stored_in_call_order(
     tmp_path: Path,
 ) -> None:
     first_may_finish = asyncio.Event()
@@ -150,7 +150,7 @@ async def test_results_come_as_calls_finish_and_are_kept_in_the_order_of_the_cal
 
 
 @pytest.mark.req("stream.usage")
-async def test_a_provider_that_reports_no_usage_is_told_nothing_about(tmp_path: Path) -> None:
+async def test_there_is_no_usage_event_without_a_usage_report(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         events = await collect_turn_events(daemon, "!say hello\n!usage 0 0")
     assert list_event_names(events) == ["start", "text_start", "chunk", "text_end", "end"]
@@ -158,7 +158,7 @@ async def test_a_provider_that_reports_no_usage_is_told_nothing_about(tmp_path: 
 
 
 @pytest.mark.req("stream.usage")
-async def test_a_number_the_wire_cannot_hold_is_told_as_the_largest_it_can(tmp_path: Path) -> None:
+async def test_a_count_too_large_for_the_wire_becomes_the_maximum(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         end = (await collect_turn_events(daemon, "!say hello\n!usage 99999999999 1"))[-1].end
     assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (2**32 - 1, 1)
@@ -189,15 +189,15 @@ async def test_all_of_a_turn_is_stored_when_its_end_is_sent(tmp_path: Path) -> N
     async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon, daemon.client() as client:
         running = client.stream("crab", f"{LS}\n!then\n!say done")
         await wait_for_event(running, wire.StreamEnd)
-        kept = daemon.read_log()
+        log = daemon.read_log()
         await collect_events(running)
-        roles = [line["message"]["role"] for line in kept if line["kind"] == "message"]
+        roles = [line["message"]["role"] for line in log if line["kind"] == "message"]
         assert roles == ["user", "assistant", "tool", "assistant"]
-        assert kept[-1]["message_count"] == 4
+        assert log[-1]["message_count"] == 4
 
 
 @pytest.mark.req("durability.before_model")
-async def test_what_the_user_said_is_stored_before_the_model_is_asked(tmp_path: Path) -> None:
+async def test_the_users_message_is_stored_before_the_model_is_asked(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!hang")
         await wait_for_event(running, wire.StreamStart)
@@ -207,7 +207,7 @@ async def test_what_the_user_said_is_stored_before_the_model_is_asked(tmp_path: 
         await collect_events(running)
 
 
-# ── How it ends ────────────────────────────────────────────────────────────────────────────────
+# ── Ends ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("stream.stop_reasons")
@@ -222,7 +222,7 @@ async def test_what_the_user_said_is_stored_before_the_model_is_asked(tmp_path: 
         ("!say so far\n!cut", wire.STOP_REASON_ERROR, "llm: "),
     ],
 )
-async def test_the_end_says_why_and_only_a_failure_has_an_error(
+async def test_the_end_has_a_stop_reason_and_only_a_failure_has_an_error(
     tmp_path: Path, content: str, reason: wire.StopReason.ValueType, error: str
 ) -> None:
     agents = {"crab": 'prompt = "c"\nmax_iterations = 2\n'}
@@ -248,7 +248,7 @@ async def test_an_unknown_agent_is_one_error_without_start_and_end(tmp_path: Pat
 
 
 @pytest.mark.req("stream.unknown_guest")
-async def test_an_unknown_guest_is_found_out_after_the_start(tmp_path: Path) -> None:
+async def test_an_unknown_guest_is_reported_after_the_start(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon:
         events = await collect_turn_events(daemon, "hello", guest="squid")
         assert list_event_names(events) == ["start", "end"]
@@ -268,20 +268,20 @@ async def test_an_empty_message_is_refused(tmp_path: Path, content: str) -> None
 
 @pytest.mark.req("conv.cwd.checked")
 @pytest.mark.parametrize("cwd", ["here", "./x", "~", "{tmp}/missing", "{tmp}/file", "/\0", "\0"])
-async def test_a_directory_must_be_absolute_and_there(tmp_path: Path, cwd: str) -> None:
+async def test_a_directory_must_be_absolute_and_exist(tmp_path: Path, cwd: str) -> None:
     (tmp_path / "file").touch()
-    place = cwd.replace("{tmp}", str(tmp_path))
+    directory = cwd.replace("{tmp}", str(tmp_path))
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
-        assert await expect_error_code(client.send("crab", "hello", cwd=place)) == 400
+        assert await expect_error_code(client.send("crab", "hello", cwd=directory)) == 400
         assert (
-            await expect_error_code(collect_events(client.stream("crab", "hello", cwd=place)))
+            await expect_error_code(collect_events(client.stream("crab", "hello", cwd=directory)))
             == 400
         )
         assert daemon.log_paths == []
 
 
 @pytest.mark.req("bounds.runs")
-async def test_turns_beyond_the_bound_are_refused_and_later_ones_are_not(tmp_path: Path) -> None:
+async def test_turns_beyond_the_limit_are_refused_until_others_end(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, limits=RuntimeLimits(runs=2)) as daemon,
         daemon.client() as client,
@@ -300,7 +300,7 @@ async def test_turns_beyond_the_bound_are_refused_and_later_ones_are_not(tmp_pat
 
 
 @pytest.mark.req("stream.tool_choice")
-async def test_a_turn_can_say_which_tool_to_call_first(tmp_path: Path) -> None:
+async def test_a_turn_can_choose_the_first_tool(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon, daemon.client() as client:
         await client.send("crab", f"{LS}\n!then\n!say done", tool_choice="bash")
         await collect_events(client.stream("crab", "hello", tool_choice="none"))
@@ -319,7 +319,7 @@ async def test_a_tool_the_agent_does_not_have_cannot_be_chosen(tmp_path: Path) -
 
 
 @pytest.mark.req("send.answer")
-async def test_send_answers_with_the_last_words_and_what_all_of_it_cost(tmp_path: Path) -> None:
+async def test_send_returns_the_last_text_and_the_total_usage(tmp_path: Path) -> None:
     content = f"!say looking\n{LS}\n!usage 5 1\n!then\n!say done\n!usage 7 1"
     async with run_daemon(tmp_path, tools={"bash": run_bash}) as daemon, daemon.client() as client:
         answer = await client.send("crab", content)
@@ -330,7 +330,7 @@ async def test_send_answers_with_the_last_words_and_what_all_of_it_cost(tmp_path
 
 
 @pytest.mark.req("send.fails")
-async def test_send_says_so_when_the_model_fails_or_a_name_is_unknown(tmp_path: Path) -> None:
+async def test_send_fails_when_the_model_fails_or_a_name_is_unknown(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         assert await expect_error_code(client.send("crab", "!status 500 boom")) == 500
         assert await expect_error_code(client.send("squid", "hello")) == 404
@@ -352,10 +352,10 @@ async def test_a_send_that_is_killed_is_answered_with_an_error(tmp_path: Path) -
 
 
 @pytest.mark.req("kill.keeps_user_message")
-async def test_a_killed_turn_keeps_what_was_complete_and_the_next_goes_on_from_there(
+async def test_a_killed_turn_keeps_complete_messages_and_the_next_turn_continues(
     tmp_path: Path,
 ) -> None:
-    """A tool is stopped, its call answered as interrupted, so that any model takes the history."""
+    """Its tool is stopped and the call gets an interrupted result, so that models accept it."""
     stopped = asyncio.Event()
     began = asyncio.Event()
 
@@ -401,12 +401,12 @@ async def test_a_turn_that_waits_behind_the_killed_one_runs(tmp_path: Path) -> N
         assert collect_text(await collect_events(second)) == "my turn"
 
 
-# ── Leaving ────────────────────────────────────────────────────────────────────────────────────
+# ── Disconnects ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("leave.cancels")
 @pytest.mark.parametrize("half", [False, True])
-async def test_a_client_that_leaves_takes_its_turn_along(tmp_path: Path, half: bool) -> None:
+async def test_a_turn_ends_when_its_client_disconnects(tmp_path: Path, half: bool) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         peer = await start_turn(daemon, "!say so far\n!hang")
         async with asyncio.timeout(PATIENCE):
@@ -438,13 +438,13 @@ async def test_a_detached_turn_outlives_its_client(tmp_path: Path) -> None:
         await wait_until(lambda: daemon.listener.statistics().connections == 1)
         assert daemon.daemon.runtime.running_count == 1
         daemon.model.release()
-        await client.send("crab", "and you?")  # waits for its turn behind the other
+        await client.send("crab", "and you?")  # queued behind the other turn
         assert daemon.read_messages()[1]["text"] == "to the end"
         assert daemon.model.hangups == 0
 
 
 @pytest.mark.req("leave.send")
-async def test_a_send_is_carried_out_though_its_client_left(tmp_path: Path) -> None:
+async def test_a_send_is_carried_out_even_if_its_client_disconnects(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         peer = await daemon.connect_raw()
         request = wire.SendMsg(agent="crab", content="!wait\n!say to the end")
@@ -460,7 +460,7 @@ async def test_a_send_is_carried_out_though_its_client_left(tmp_path: Path) -> N
 
 
 @pytest.mark.req("leave.waiting")
-async def test_a_turn_left_while_it_waits_was_never_said(tmp_path: Path) -> None:
+async def test_a_queued_turn_is_dropped_when_its_client_disconnects(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!wait\n!say first")
         await wait_for_event(running, wire.StreamStart)
@@ -484,7 +484,7 @@ async def test_a_turn_left_while_it_waits_was_never_said(tmp_path: Path) -> None
 
 
 @pytest.mark.req("steer.next_step")
-async def test_steering_is_read_at_the_next_step_in_order_and_told(tmp_path: Path) -> None:
+async def test_steering_is_read_at_the_next_step_in_order_and_reported(tmp_path: Path) -> None:
     began, goes_on = asyncio.Event(), asyncio.Event()
 
     async def slow(call: ToolDispatch) -> str:
@@ -509,7 +509,7 @@ async def test_steering_is_read_at_the_next_step_in_order_and_told(tmp_path: Pat
 
 
 @pytest.mark.req("steer.last_step")
-async def test_what_is_said_as_the_turn_ends_becomes_a_step_of_its_own(tmp_path: Path) -> None:
+async def test_steering_at_the_end_of_a_turn_adds_a_step(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         running = client.stream("crab", "!wait\n!say all I had to say")
         await wait_for_event(running, wire.StreamStart)
@@ -529,7 +529,7 @@ async def test_what_is_said_as_the_turn_ends_becomes_a_step_of_its_own(tmp_path:
 
 
 @pytest.mark.req("steer.refused")
-async def test_steering_needs_a_turn_to_steer_words_and_room(tmp_path: Path) -> None:
+async def test_steering_needs_a_running_turn_text_and_queue_room(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, limits=RuntimeLimits(steers=2)) as daemon,
         daemon.client() as client,
@@ -549,7 +549,7 @@ async def test_steering_needs_a_turn_to_steer_words_and_room(tmp_path: Path) -> 
 
 
 @pytest.mark.req("stream.end.length")
-async def test_an_answer_that_a_limit_cut_off_says_so_and_is_kept(tmp_path: Path) -> None:
+async def test_an_answer_cut_off_by_a_limit_is_marked_and_stored(tmp_path: Path) -> None:
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         events = await collect_events(client.stream("crab", "!say half an answ\n!length"))
         end = events[-1]

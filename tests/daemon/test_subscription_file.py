@@ -1,4 +1,4 @@
-"""The file of subscriptions: ours to change, a person's to write, and never lost."""
+"""SubscriptionFile: the daemon changes it, people edit it, and neither loses the other's text."""
 
 import asyncio
 import tomllib
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from crabtalk.daemon.events.subscription_file import SubscriptionFile
 from crabtalk.storage import StorageError, Subscription
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 BY_HAND = """\
@@ -51,7 +51,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 @pytest.mark.req("events.file")
-async def test_a_file_of_any_order_is_read_and_once_is_false_where_it_is_absent(
+async def test_keys_may_have_any_order_and_once_defaults_to_false(
     file: SubscriptionFile, path: Path
 ) -> None:
     assert await file.load() == []
@@ -63,7 +63,7 @@ async def test_a_file_of_any_order_is_read_and_once_is_false_where_it_is_absent(
 
 
 @pytest.mark.req("events.file")
-async def test_what_is_written_is_a_table_each_in_a_file_for_its_owner_only(
+async def test_each_subscription_is_written_as_a_table_in_a_private_file(
     file: SubscriptionFile, path: Path
 ) -> None:
     await file.add("agent:scout:done", "crab", once=False)
@@ -80,7 +80,7 @@ async def test_what_is_written_is_a_table_each_in_a_file_for_its_owner_only(
 
 
 @pytest.mark.req("events.ids")
-async def test_ids_go_on_from_the_highest_and_none_is_given_out_twice(
+async def test_ids_continue_from_the_highest_and_are_never_reused(
     file: SubscriptionFile, path: Path
 ) -> None:
     write_file(path, BY_HAND)
@@ -92,7 +92,7 @@ async def test_ids_go_on_from_the_highest_and_none_is_given_out_twice(
 
 
 @pytest.mark.req("events.comments")
-async def test_a_change_leaves_all_else_as_a_person_wrote_it(
+async def test_a_change_keeps_everything_else_in_the_file(
     file: SubscriptionFile, path: Path
 ) -> None:
     write_file(path, BY_HAND)
@@ -111,7 +111,7 @@ async def test_a_change_leaves_all_else_as_a_person_wrote_it(
 
 
 @pytest.mark.req("events.comments")
-async def test_tables_within_one_and_keys_beside_them_are_kept_and_go_with_it(
+async def test_subtables_and_other_keys_are_kept_and_subtables_are_removed_with_their_table(
     file: SubscriptionFile, path: Path
 ) -> None:
     text = 'kept = []\n\n[[ subscription ]]\r\nid = 1\r\nsource = "a"\r\ntarget_agent = "crab"\r\n'
@@ -120,7 +120,7 @@ async def test_tables_within_one_and_keys_beside_them_are_kept_and_go_with_it(
     assert tomllib.loads(path.read_text())["subscription"][0]["more"] == {"x": 1}
     assert await file.remove([1]) == {1}
     document = tomllib.loads(path.read_text())
-    assert [one["id"] for one in document.pop("subscription")] == [2]
+    assert [table["id"] for table in document.pop("subscription")] == [2]
     assert document == {"kept": [], "other": {"[[subscription]]": 1}}
 
 
@@ -142,7 +142,7 @@ BROKEN = {
 
 @pytest.mark.req("events.broken_file")
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN.keys())
-async def test_a_file_that_cannot_be_used_is_named_and_stays_as_it_is(
+async def test_an_invalid_file_is_named_and_not_changed(
     file: SubscriptionFile, path: Path, text: str
 ) -> None:
     data = text.encode(errors="surrogateescape")
@@ -155,7 +155,7 @@ async def test_a_file_that_cannot_be_used_is_named_and_stays_as_it_is(
 
 
 @pytest.mark.req("events.broken_file")
-async def test_tables_in_a_form_we_cannot_edit_are_read_and_never_rewritten(
+async def test_tables_in_a_form_we_cannot_edit_are_read_but_never_rewritten(
     file: SubscriptionFile, path: Path
 ) -> None:
     text = 'subscription = [{ id = 1, source = "a", target_agent = "crab" }]\n'
@@ -168,7 +168,7 @@ async def test_tables_in_a_form_we_cannot_edit_are_read_and_never_rewritten(
 
 
 @pytest.mark.req("events.broken_file")
-async def test_what_a_person_makes_of_the_file_between_two_changes_is_what_counts(
+async def test_edits_by_a_person_between_two_changes_are_respected(
     file: SubscriptionFile, path: Path
 ) -> None:
     for source in ("a", "b"):
@@ -180,25 +180,25 @@ async def test_what_a_person_makes_of_the_file_between_two_changes_is_what_count
         with pytest.raises(StorageError):
             await file.add("c", "crab", once=False)
         assert path.read_text() == other
-    path.write_text(text.replace('"b"', '"B"'))  # as long as before
+    path.write_text(text.replace('"b"', '"B"'))  # the same length as before
     assert (await file.add("c", "crab", once=False)).id == 3
-    assert [one.source for one in await file.load()] == ["a", "B", "c"]
+    assert [subscription.source for subscription in await file.load()] == ["a", "B", "c"]
     path.unlink()
     assert (await file.add("d", "crab", once=False)).id == 4
     assert await SubscriptionFile(path).load() == [Subscription(4, "d", "crab")]
 
 
 @pytest.mark.req("events.broken_file")
-async def test_what_is_no_file_is_named_rather_than_waited_for(
-    file: SubscriptionFile, path: Path
-) -> None:
+async def test_a_path_that_is_not_a_file_is_an_error(file: SubscriptionFile, path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(StorageError, match="is not a file; move it away"):
         await file.load()
 
 
 @pytest.mark.req("events.file")
-async def test_what_a_crash_left_of_a_change_is_removed(file: SubscriptionFile, path: Path) -> None:
+async def test_leftovers_of_a_crashed_change_are_removed(
+    file: SubscriptionFile, path: Path
+) -> None:
     write_file(path, BY_HAND)
     leftover = path.with_name(".subscriptions.toml.999999999.new")
     leftover.write_text("half")
@@ -212,7 +212,7 @@ CHANGES = st.lists(st.tuples(NAMES, NAMES, st.booleans()) | st.integers(1, 8), m
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=CHANGES)
-def test_after_any_changes_the_file_says_what_they_come_to(
+def test_the_file_has_the_result_of_any_sequence_of_changes(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, str, bool] | int]
 ) -> None:
     path = tmp_path_factory.mktemp("home") / "subscriptions.toml"

@@ -1,4 +1,4 @@
-"""bash through the socket: what an agent is answered, and what is left of its processes."""
+"""The bash tool through the socket: its results, and that none of its processes survive."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ from tests.daemon.in_process_daemon import (
     wait_with_timeout,
 )
 
-# How a shell is started and ended is tested on both loops with the hook itself.
+# The hook's own tests cover starting and ending a shell on both event loops.
 pytestmark = pytest.mark.one_loop
 
 CRAB = 'prompt = "You are crab."\n'
@@ -42,7 +42,7 @@ NOTHING = {"stdout": "", "stderr": "", "exit_code": -1}
 async def run_bash(
     client: Client, command: str, *, sender: str = "", cwd: str = "", **more: Any
 ) -> str:
-    """The answer to one call that worked."""
+    """The output of one successful call."""
     calls = [("bash", {"command": command, **more})]
     (result,) = await run_tool_calls(client, "crab", calls, sender=sender, cwd=cwd)
     assert not result.is_error, result.output
@@ -50,7 +50,7 @@ async def run_bash(
 
 
 async def run_failing_bash(client: Client, arguments: dict[str, Any] | str, **options: Any) -> str:
-    """The answer to one that did not."""
+    """The output of one failed call."""
     (result,) = await run_tool_calls(client, "crab", [("bash", arguments)], **options)
     assert result.is_error, result.output
     return result.output
@@ -60,7 +60,7 @@ def with_bash(settings: str) -> dict[str, str]:
     return {"crab": f"{CRAB}[hooks.bash]\n{settings}\n"}
 
 
-# ── What a command sees, and what is seen of it ─────────────────────────────────────────────────
+# ── Results ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("bash.result")
@@ -75,7 +75,7 @@ def with_bash(settings: str) -> dict[str, str]:
     ],
     ids=["works", "fails", "unknown", "signalled", "binary"],
 )
-async def test_the_model_is_shown_both_streams_and_the_exit_code(
+async def test_the_model_gets_both_streams_and_the_exit_code(
     tmp_path: Path, command: str, answer: dict[str, Any]
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -86,19 +86,19 @@ async def test_the_model_is_shown_both_streams_and_the_exit_code(
 
 @pytest.mark.req("bash.process")
 async def test_a_command_has_the_runs_directory_and_the_calls_environment(tmp_path: Path) -> None:
-    place = tmp_path / "a place"
-    place.mkdir()
+    directory = tmp_path / "a place"
+    directory.mkdir()
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         answer = await run_bash(
-            client, 'pwd; echo "$X-$Y"', env={"X": "a b", "Y": "'"}, cwd=str(place)
+            client, 'pwd; echo "$X-$Y"', env={"X": "a b", "Y": "'"}, cwd=str(directory)
         )
-        assert json.loads(answer)["stdout"] == f"{place}\na b-'\n"
+        assert json.loads(answer)["stdout"] == f"{directory}\na b-'\n"
         assert json.loads(await run_bash(client, 'pwd; echo "$X"'))["stdout"] == f"{Path.cwd()}\n\n"
 
 
 @pytest.fixture
 def _stdin_that_never_ends() -> Iterator[None]:
-    """For the daemon, as when it was started from a terminal."""
+    """Give the daemon a stdin without an end, as on a terminal."""
     before, (read, write) = os.dup(0), os.pipe()
     os.dup2(read, 0)
     yield
@@ -109,7 +109,7 @@ def _stdin_that_never_ends() -> Iterator[None]:
 
 @pytest.mark.req("bash.process")
 @pytest.mark.usefixtures("_stdin_that_never_ends")
-async def test_a_command_has_nothing_to_read_whatever_the_daemon_has(tmp_path: Path) -> None:
+async def test_a_command_has_an_empty_stdin_even_if_the_daemon_has_none(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         assert json.loads(await run_bash(client, "cat; echo over", timeout=5))["stdout"] == "over\n"
 
@@ -129,20 +129,20 @@ async def test_a_hundred_megabytes_cost_the_daemon_and_the_model_a_few_kilobytes
         assert answer["stdout"].startswith("first\nxxx")
         assert answer["stdout"].endswith("xxx\nlast\n")
         missing = answer["cut"]["stdout"]
-        kept = answer["stdout"].replace(f"\n… {missing} bytes left out …\n", "")
-        assert len(kept) + missing == 100_000_000 + len("first\n\nlast\n")
+        output = answer["stdout"].replace(f"\n… {missing} bytes left out …\n", "")
+        assert len(output) + missing == 100_000_000 + len("first\n\nlast\n")
         assert list_request_messages(daemon.model.requests[-1])[-1] == ("tool", text)
 
 
 def get_peak_memory(*, reset: bool = False) -> int:
-    """The most memory this process had, in kilobytes; since the last reset."""
+    """The peak memory of this process since the last reset, in kilobytes."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
-# ── What it refuses ─────────────────────────────────────────────────────────────────────────────
+# ── Errors ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("bash.spawn_failure")
@@ -162,26 +162,24 @@ async def test_a_command_that_cannot_be_started_is_an_error_with_the_same_json(
 
 
 @pytest.mark.req("bash.spawn_failure")
-async def test_a_directory_that_goes_away_during_the_run_is_an_error_of_the_next_call(
+async def test_a_directory_removed_during_the_run_is_an_error_of_the_next_call(
     tmp_path: Path,
 ) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
+    directory = tmp_path / "place"
+    directory.mkdir()
     steps = [[("bash", {"command": command})] for command in ('rmdir "$PWD"', "echo ran")]
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        first, second = await run_tool_calls(client, "crab", *steps, cwd=str(place))
+        first, second = await run_tool_calls(client, "crab", *steps, cwd=str(directory))
         assert not first.is_error
         sentence, document = second.output.split("\n")
         assert second.is_error
-        assert sentence.startswith(f"bash failed: the working directory {place} is not there")
+        assert sentence.startswith(f"bash failed: the working directory {directory} is not there")
         assert json.loads(document) == NOTHING
 
 
 @pytest.mark.req("bash.timeout")
 @pytest.mark.parametrize("settings", ["timeout = 0.3", ""])
-async def test_a_time_out_is_an_error_with_what_was_said_until_then(
-    tmp_path: Path, settings: str
-) -> None:
+async def test_a_timeout_is_an_error_with_the_output_so_far(tmp_path: Path, settings: str) -> None:
     arguments = {"command": "echo early; sleep 1000"} | ({} if settings else {"timeout": 0.3})
     agents = with_bash(settings)
     async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
@@ -204,7 +202,7 @@ async def test_a_denied_command_is_not_run_and_the_rule_is_named(tmp_path: Path)
 
 
 @pytest.mark.req("bash.disabled")
-async def test_a_disabled_bash_is_not_offered_and_not_carried_out(tmp_path: Path) -> None:
+async def test_a_disabled_bash_is_neither_offered_nor_run(tmp_path: Path) -> None:
     agents = with_bash("disabled = true")
     async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         output = await run_failing_bash(client, {"command": f"touch {tmp_path}/x"})
@@ -228,7 +226,7 @@ async def test_a_disabled_bash_is_not_offered_and_not_carried_out(tmp_path: Path
         '{"command": "ls"',
     ],
 )
-async def test_arguments_that_do_not_fit_are_said_so(
+async def test_invalid_arguments_are_reported(
     tmp_path: Path, arguments: dict[str, Any] | str
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -236,7 +234,7 @@ async def test_arguments_that_do_not_fit_are_said_so(
 
 
 @pytest.mark.req("bash.senders")
-async def test_a_sender_from_elsewhere_is_served_only_where_the_agents_file_names_it(
+async def test_an_external_sender_is_served_only_if_the_agents_file_allows_it(
     tmp_path: Path,
 ) -> None:
     agents = with_bash('allow_senders = ["tg:1", "event:*"]')
@@ -255,7 +253,7 @@ async def test_a_sender_from_elsewhere_is_served_only_where_the_agents_file_name
 
 @pytest.mark.req("bash.senders.delegate")
 @pytest.mark.parametrize(("sender", "is_served"), [("user", True), ("tg:1", False)])
-async def test_delegating_is_no_way_around_that(
+async def test_delegating_does_not_bypass_the_sender_restriction(
     tmp_path: Path, sender: str, is_served: bool
 ) -> None:
     task = {"message": script_tool_calls([("bash", {"command": f"touch {tmp_path}/x"})])}
@@ -272,9 +270,9 @@ async def test_delegating_is_no_way_around_that(
         assert bool(results) != is_served
 
 
-# ── Its end ─────────────────────────────────────────────────────────────────────────────────────
+# ── Process cleanup ─────────────────────────────────────────────────────────────────────────────
 
-# Fifty in the background, and a grandchild that does not listen. Each writes down who it is.
+# Fifty processes in the background, and a grandchild that ignores TERM. Each writes its pid.
 STUBBORN = "trap '' TERM; echo $BASHPID >> {pids}; while :; do sleep 1000; done"
 CROWD = (
     "for i in $(seq 50); do (echo $BASHPID >> {pids}; exec sleep 1000) & done; "
@@ -283,7 +281,7 @@ CROWD = (
 
 
 class ProcessCrowd:
-    """Processes that were started by a command, and wrote their ids into a file."""
+    """The processes of a command, which write their pids into a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -303,7 +301,7 @@ class ProcessCrowd:
 
 
 def is_alive(pid: str) -> bool:
-    """A corpse that nobody has looked at yet is not."""
+    """Zombies do not count as alive."""
     try:
         status = Path("/proc", pid, "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -320,14 +318,12 @@ def crowd(tmp_path: Path) -> Iterator[ProcessCrowd]:
 
 
 def script_crowd(crowd: ProcessCrowd, **more: Any) -> str:
-    """The script of a model that has the crowd started."""
+    """A model script that starts the crowd."""
     return script_tool_calls([("bash", {"command": CROWD.format(pids=crowd.path), **more})])
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_when_a_killed_run_is_over_no_process_of_it_is_left(
-    tmp_path: Path, crowd: ProcessCrowd
-) -> None:
+async def test_no_process_is_left_after_a_killed_run(tmp_path: Path, crowd: ProcessCrowd) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         running = client.stream("crab", script_crowd(crowd))
         await wait_for_event(running, wire.ToolStartEvent)
@@ -342,7 +338,7 @@ async def test_when_a_killed_run_is_over_no_process_of_it_is_left(
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_when_a_time_out_is_told_no_process_of_the_command_is_left(
+async def test_no_process_is_left_when_a_timeout_is_reported(
     tmp_path: Path, crowd: ProcessCrowd
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -355,7 +351,7 @@ async def test_when_a_time_out_is_told_no_process_of_the_command_is_left(
 
 
 @pytest.mark.req("leave.cancels")
-async def test_when_its_client_leaves_a_command_and_all_it_started_go_too(
+async def test_no_process_is_left_after_the_client_disconnects(
     tmp_path: Path, crowd: ProcessCrowd
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -368,7 +364,7 @@ async def test_when_its_client_leaves_a_command_and_all_it_started_go_too(
 
 
 @pytest.mark.req("bash.no_survivors")
-async def test_what_is_left_in_the_background_ends_with_the_command(
+async def test_background_processes_end_with_the_command(
     tmp_path: Path, crowd: ProcessCrowd
 ) -> None:
     command = CROWD.format(pids=crowd.path).removesuffix("wait")
@@ -379,15 +375,17 @@ async def test_what_is_left_in_the_background_ends_with_the_command(
 
 
 @pytest.mark.req("bash.no_survivors")
-async def test_who_leaves_the_session_holds_nobody_up(tmp_path: Path, crowd: ProcessCrowd) -> None:
-    """Only a sandbox keeps those from living on."""
+async def test_a_process_that_leaves_the_session_does_not_delay_the_result(
+    tmp_path: Path, crowd: ProcessCrowd
+) -> None:
+    """Only a sandbox can end such processes."""
     command = f"setsid bash -c 'echo $$ > {crowd.path}; exec sleep 1000' & echo done; "
     command += f"until [ -s {crowd.path} ]; do sleep 0.01; done"
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         assert json.loads(await run_bash(client, command))["stdout"] == "done\n"
 
 
-# ── In the sandbox ──────────────────────────────────────────────────────────────────────────────
+# ── Sandbox ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def has_sandbox() -> bool:
@@ -402,22 +400,22 @@ needs_bwrap = pytest.mark.skipif(not has_sandbox(), reason="bwrap cannot be used
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_in_the_sandbox_only_the_runs_directory_is_written_and_the_daemon_is_out_of_reach(
+async def test_the_sandbox_allows_writes_only_in_the_runs_directory_and_hides_the_daemon(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    place, outside = tmp_path / "place", tmp_path_factory.mktemp("outside")
-    place.mkdir()
+    directory, outside = tmp_path / "place", tmp_path_factory.mktemp("outside")
+    directory.mkdir()
     agents = with_bash('sandbox = "bwrap"')
     async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         command = f"echo in > kept; touch {outside}/x || echo refused; ls {daemon.home}/run"
-        answer = json.loads(await run_bash(client, command, cwd=str(place)))
-        assert (answer["stdout"], (place / "kept").read_text()) == ("refused\n", "in\n")
+        answer = json.loads(await run_bash(client, command, cwd=str(directory)))
+        assert (answer["stdout"], (directory / "kept").read_text()) == ("refused\n", "in\n")
         assert not (outside / "x").exists()
 
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_of_a_killed_run_the_sandbox_keeps_even_those_who_left_the_session(
+async def test_the_sandbox_of_a_killed_run_also_ends_processes_that_left_the_session(
     tmp_path: Path,
 ) -> None:
     mark = f"{4000 + id(tmp_path) % 1000}.{id(tmp_path)}"
@@ -433,25 +431,25 @@ async def test_of_a_killed_run_the_sandbox_keeps_even_those_who_left_the_session
                 await asyncio.sleep(0.01)
         await client.kill("crab")
         await collect_events(running)
-        async with asyncio.timeout(PATIENCE):  # the kernel clears the namespace when it is over
+        async with asyncio.timeout(PATIENCE):  # the kernel ends the processes of the namespace
             while find_sleepers(mark):
                 await asyncio.sleep(0.01)
 
 
 def find_sleepers(mark: str) -> list[str]:
-    """Those who sleep for exactly so long."""
-    found = []
+    """The `sleep` processes with exactly this duration."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if path.read_bytes() == f"sleep\0{mark}\0".encode():
-                found.append(path.parent.name)
+                pids.append(path.parent.name)
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return pids
 
 
 @pytest.mark.req("bash.sandbox")
-async def test_without_bwrap_nothing_is_run_and_the_way_out_is_named(
+async def test_without_bwrap_nothing_is_run_and_the_error_has_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agents = with_bash('sandbox = "bwrap"')
@@ -463,12 +461,12 @@ async def test_without_bwrap_nothing_is_run_and_the_way_out_is_named(
         assert not (tmp_path / "x").exists()
 
 
-# ── Many at once ────────────────────────────────────────────────────────────────────────────────
+# ── Concurrency ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("bash.no_blocking")
-async def test_the_calls_of_a_step_run_side_by_side(tmp_path: Path) -> None:
-    """Each waits for the others, so one after the other they would never end."""
+async def test_the_calls_of_a_step_run_concurrently(tmp_path: Path) -> None:
+    """Each waits for the others, so in sequence they would never end."""
     command = f"touch {tmp_path}/at-$N; until [ $(ls {tmp_path}/at-* | wc -l) = 8 ]; do :; done"
     calls = [("bash", {"command": command, "env": {"N": str(n)}, "timeout": 15}) for n in range(8)]
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -478,16 +476,16 @@ async def test_the_calls_of_a_step_run_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.req("stream.results")
 @pytest.mark.req("tools.too_many")
-async def test_results_are_kept_in_call_order_and_those_too_many_are_told_so(
+async def test_results_are_stored_in_call_order_and_calls_beyond_the_limit_are_refused(
     tmp_path: Path,
 ) -> None:
-    """Calls of the first half wait until a result of the second was told."""
-    command = f"until [ $N -ge 32 ] || [ -e {tmp_path}/told ]; do sleep 0.02; done; "
+    """Calls of the first half wait until a result of the second half was streamed."""
+    command = f"until [ $N -ge 32 ] || [ -e {tmp_path}/reported ]; do sleep 0.02; done; "
     command += f"echo $N; touch {tmp_path}/$N"
     calls = [("bash", {"command": command, "env": {"N": str(n)}}) for n in range(70)]
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         events: list[Any] = []
-        made: list[int] = []
+        executed: list[int] = []
         async with (
             asyncio.timeout(PATIENCE),
             aclosing(client.stream("crab", script_tool_calls(calls))) as stream,
@@ -495,22 +493,22 @@ async def test_results_are_kept_in_call_order_and_those_too_many_are_told_so(
             async for event in stream:
                 events.append(event)
                 if isinstance(event, wire.ToolResultEvent) and not event.is_error:
-                    made.append(int(json.loads(event.output)["stdout"]))
-                    (tmp_path / "told").touch()
-        assert made[0] >= 32
-        assert sorted(made) == list(range(64))
-        kept = [text for role, text in await read_conversation(client, "crab") if role == "tool"]
-        assert [json.loads(text)["stdout"] for text in kept[:64]] == [f"{n}\n" for n in range(64)]
+                    executed.append(int(json.loads(event.output)["stdout"]))
+                    (tmp_path / "reported").touch()
+        assert executed[0] >= 32
+        assert sorted(executed) == list(range(64))
+        stored = [text for role, text in await read_conversation(client, "crab") if role == "tool"]
+        assert [json.loads(text)["stdout"] for text in stored[:64]] == [f"{n}\n" for n in range(64)]
         refused = [result for result in select_tool_results(events) if result.is_error]
-        assert [result.output for result in refused] == kept[64:]
+        assert [result.output for result in refused] == stored[64:]
         assert len(refused) == 6
-        for text in kept[64:]:
+        for text in stored[64:]:
             assert text.startswith("not carried out: at most 64 calls in one step; ")
         assert not (tmp_path / "64").exists()
 
 
 @pytest.mark.req("control.never_waits")
-async def test_the_daemon_answers_others_while_commands_run(tmp_path: Path) -> None:
+async def test_the_daemon_answers_other_requests_while_commands_run(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         script = script_tool_calls(
             [("bash", {"command": "yes | head -c 50000000"}) for _ in range(4)]
@@ -521,11 +519,11 @@ async def test_the_daemon_answers_others_while_commands_run(tmp_path: Path) -> N
         assert answered > 10
 
 
-async def count_pings(daemon: InProcessDaemon, meanwhile: asyncio.Future[Any]) -> int:
-    """How many were answered, one after the other, until something else is over."""
+async def count_pings(daemon: InProcessDaemon, task: asyncio.Future[Any]) -> int:
+    """Send pings one after the other until the task is done. Returns their number."""
     count = 0
     async with daemon.client() as client:
-        while not meanwhile.done():
+        while not task.done():
             await wait_with_timeout(client.ping())
             count += 1
     return count

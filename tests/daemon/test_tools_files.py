@@ -1,4 +1,4 @@
-"""read and edit through the socket: what an agent is answered, and what the files are then."""
+"""The tools read and edit through the socket: their results, and the files afterwards."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ from tests.daemon.in_process_daemon import (
     script_tool_calls,
 )
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 CallSpec = tuple[str, dict[str, Any]]
@@ -36,14 +36,14 @@ def make_edit_call(path: Path | str, old: str, new: str) -> CallSpec:
 async def call_one_by_one(
     client: Client, *calls: CallSpec, **options: Any
 ) -> list[tuple[bool, str]]:
-    """A call a step, in one turn: whether each is an error, and what it says."""
+    """One call per step, in one turn. Returns whether each is an error, and its output."""
     steps: list[ToolCalls] = [[call] for call in calls]
     results = await run_tool_calls(client, "crab", *steps, **options)
     return [(result.is_error, result.output) for result in results]
 
 
 def expect_last_error(results: list[tuple[bool, str]]) -> str:
-    """What the last one says; those before it worked."""
+    """The output of the last call, which failed; those before it succeeded."""
     assert [is_error for is_error, _ in results] == [False] * (len(results) - 1) + [True], results
     return results[-1][1]
 
@@ -59,9 +59,7 @@ def note(tmp_path: Path) -> Path:
 
 
 @pytest.mark.req("files.read.format")
-async def test_the_model_is_shown_numbered_lines_and_how_many_there_are(
-    tmp_path: Path, note: Path
-) -> None:
+async def test_the_model_gets_numbered_lines_and_their_count(tmp_path: Path, note: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         whole, part, past = await call_one_by_one(
             client, make_read_call(note), make_read_call("note.txt", offset=2, limit=1),
@@ -70,20 +68,20 @@ async def test_the_model_is_shown_numbered_lines_and_how_many_there_are(
         assert whole == (False, "1\talpha\n2\tbeta\n3\tgamma\n\n--- 3 total lines ---")
         assert part == (False, "2\tbeta\n\n--- 3 total lines (showing lines 2-2) ---")
         assert past == (False, f"offset 9 is past the end: {note} has 3 lines")
-        told = [
+        outputs = [
             text
             for role, text in list_request_messages(daemon.model.requests[-1])
             if role == "tool"
         ]
-        assert told == [whole[1], part[1], past[1]]
+        assert outputs == [whole[1], part[1], past[1]]
 
 
 @pytest.mark.req("files.read.refused")
 @pytest.mark.req("files.read.special")
-async def test_what_cannot_be_read_is_refused_with_a_way_on_and_at_once(
+async def test_unreadable_paths_are_refused_at_once_with_a_next_step(
     tmp_path: Path, note: Path
 ) -> None:
-    """In one step, side by side: one that waited would hold up them all."""
+    """In one step, concurrently: a call that blocked would delay them all."""
     (tmp_path / "latin").write_bytes("naïve".encode("latin-1"))
     (tmp_path / "late").write_bytes(b"x" * 2**20 + b"\xff")
     os.mkfifo(tmp_path / "fifo")
@@ -181,7 +179,7 @@ async def test_line_ends_and_the_byte_order_mark_stay_as_they_are(
     ],
     ids=["empty", "identical", "not-found", "not-unique"],
 )
-async def test_an_edit_that_cannot_be_meant_changes_nothing(
+async def test_an_ambiguous_or_invalid_edit_changes_nothing(
     tmp_path: Path, note: Path, old: str, new: str, sentence: str
 ) -> None:
     before = note.read_bytes()
@@ -194,7 +192,7 @@ async def test_an_edit_that_cannot_be_meant_changes_nothing(
 
 
 @pytest.mark.req("hooks.tool.arguments")
-async def test_arguments_that_do_not_fit_are_said_so(tmp_path: Path, note: Path) -> None:
+async def test_invalid_arguments_are_reported(tmp_path: Path, note: Path) -> None:
     calls: ToolCalls = [
         ("read", {}),
         ("read", {"path": 1}),
@@ -209,11 +207,11 @@ async def test_arguments_that_do_not_fit_are_said_so(tmp_path: Path, note: Path)
     assert note.read_text() == "alpha\nbeta\ngamma\n"
 
 
-# ── What was read ───────────────────────────────────────────────────────────────────────────────
+# ── Reading before editing ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("files.edit.read_first")
-async def test_what_another_conversation_read_does_not_count(tmp_path: Path, note: Path) -> None:
+async def test_a_read_in_another_conversation_does_not_count(tmp_path: Path, note: Path) -> None:
     agents = {name: f'prompt = "You are {name}."\n' for name in ("crab", "twin")}
     async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         await run_tool_calls(client, "crab", [make_read_call(note)], sender="user~anna")
@@ -231,13 +229,13 @@ async def test_what_another_conversation_read_does_not_count(tmp_path: Path, not
 
 
 @pytest.mark.req("files.edit.stale")
-async def test_what_changed_since_must_be_read_again(tmp_path: Path, note: Path) -> None:
+async def test_a_file_that_changed_must_be_read_again(tmp_path: Path, note: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_one_by_one(client, make_read_call(note))
-        note.write_text("somebody else's beta\n")
+        note.write_text("another program's beta\n")
         error = expect_last_error(await call_one_by_one(client, make_edit_call(note, "beta", "x")))
         assert "changed since it was read; read it again" in error
-        assert note.read_text() == "somebody else's beta\n"
+        assert note.read_text() == "another program's beta\n"
         results = await call_one_by_one(
             client, make_read_call(note), make_edit_call(note, "beta", "x")
         )
@@ -245,7 +243,7 @@ async def test_what_changed_since_must_be_read_again(tmp_path: Path, note: Path)
 
 
 @pytest.mark.req("files.edit.read_first")
-async def test_a_send_reads_and_edits_as_a_stream_does(tmp_path: Path, note: Path) -> None:
+async def test_a_send_reads_and_edits_like_a_stream(tmp_path: Path, note: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send(
             "crab", script_tool_calls([make_edit_call("note.txt", "beta", "x")]), cwd=str(tmp_path)
@@ -263,7 +261,9 @@ async def test_a_send_reads_and_edits_as_a_stream_does(tmp_path: Path, note: Pat
 
 @pytest.mark.req("files.edit.read_first")
 @pytest.mark.req("delegate.cwd")
-async def test_a_delegated_run_edits_what_it_has_read_itself(tmp_path: Path, note: Path) -> None:
+async def test_a_delegated_run_can_edit_only_files_it_has_read_itself(
+    tmp_path: Path, note: Path
+) -> None:
     blind = {"message": script_tool_calls([make_edit_call(note, "alpha", "blind")])}
     able = {
         "message": script_tool_calls(
@@ -282,7 +282,7 @@ async def test_a_delegated_run_edits_what_it_has_read_itself(tmp_path: Path, not
     assert note.read_text() == "alpha\nable\ngamma\n"
 
 
-# ── Where an agent may go ───────────────────────────────────────────────────────────────────────
+# ── Roots ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("files.roots.confined")
@@ -295,7 +295,7 @@ async def test_no_path_leads_out_of_an_agents_roots(tmp_path: Path, note: Path) 
     (root / "up").symlink_to("..")
     (tmp_path / "root-too").write_text("no\n")
     agents = {"crab": CONFINED.replace("{root}", str(root))}
-    ways_out: list[Path | str] = [
+    paths: list[Path | str] = [
         note,
         "../note.txt",
         "up/note.txt",
@@ -303,9 +303,9 @@ async def test_no_path_leads_out_of_an_agents_roots(tmp_path: Path, note: Path) 
         "sub/../../note.txt",
         "../missing",
     ]
-    ways_out += [tmp_path / "root-too", "/etc/passwd", "~/x/../../note.txt/../..//etc/passwd"]
+    paths += [tmp_path / "root-too", "/etc/passwd", "~/x/../../note.txt/../..//etc/passwd"]
     calls = [
-        call for way in ways_out for call in (make_read_call(way), make_edit_call(way, "beta", "x"))
+        call for path in paths for call in (make_read_call(path), make_edit_call(path, "beta", "x"))
     ]
     async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         for result in await run_tool_calls(client, "crab", calls, cwd=str(root)):

@@ -1,6 +1,6 @@
-"""Skills as people publish them, put into a home as they are and used through the socket.
+"""Skills in their published form, put into a home unchanged and used through the socket.
 
-Four kinds: text alone, scripts to run, references to look up, and one with every optional field.
+Four kinds: only text, with scripts, with references, and one with every optional field.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.daemon.in_process_daemon import (
     select_tool_results,
 )
 
-# What it shows is decided above the loop.
+# The result does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 BRAND = """\
@@ -67,7 +67,7 @@ name: knot-review
 description: |
   Reviews knots.
 
-  Use it when somebody asks whether a knot will hold.
+  Use it when a person asks whether a knot will hold.
 ---
 
 Look at [the table of loads](references/loads.md) before you answer. Only if the rope is wet, read
@@ -106,8 +106,8 @@ PUBLISHED: Mapping[str, Mapping[str, str]] = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Where the daemon will be served, with nothing in it but the skills."""
+def skills_parent(tmp_path: Path) -> Path:
+    """The directory for the daemon, with only the skills in it."""
     for name, files in PUBLISHED.items():
         for path, text in files.items():
             file = tmp_path / "published" / name / path
@@ -118,14 +118,17 @@ def place(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def run_with_skills(
-    place: Path, agent: str = ""
+    skills_parent: Path, agent: str = ""
 ) -> AsyncIterator[tuple[InProcessDaemon, Client, Path]]:
-    """A daemon in whose home somebody unpacked the collection, and where."""
+    """A daemon with the collection unpacked in its home, and the collection's directory."""
     agents = {"crab": f'prompt = "You are crab."\n{agent}'}
-    async with run_daemon(place, hooks={}, agents=agents) as daemon, daemon.client() as client:
+    async with (
+        run_daemon(skills_parent, hooks={}, agents=agents) as daemon,
+        daemon.client() as client,
+    ):
         directory = daemon.home / "skills" / "collection"
         directory.parent.mkdir()
-        (place / "published").rename(directory)
+        (skills_parent / "published").rename(directory)
         await client.reload()
         yield daemon, client, directory
 
@@ -137,7 +140,7 @@ def strip_front_matter(text: str) -> str:
 async def list_allowed_tools(
     client: Client, *steps: ToolCalls, content: str = ""
 ) -> dict[str, bool]:
-    """Which tools could be called after what comes first; the last of each counts."""
+    """Which tools the steps could call; the last call of each counts."""
     events = await collect_events(
         client.stream("crab", f"{content}\n{script_tool_calls(*steps)}".strip())
     )
@@ -150,30 +153,34 @@ async def list_allowed_tools(
 
 @pytest.mark.req("skill.list")
 @pytest.mark.req("skill.prompt")
-async def test_published_skills_are_listed_to_clients_and_to_the_model(place: Path) -> None:
-    async with run_with_skills(place) as (daemon, client, _):
+async def test_published_skills_are_listed_to_clients_and_to_the_model(skills_parent: Path) -> None:
+    async with run_with_skills(skills_parent) as (daemon, client, _):
         listed = (await client.list_skills()).skills
         assert {skill.name: skill.source for skill in listed} == dict.fromkeys(PUBLISHED, "local")
         await client.send("crab", "hello")
         prompt = list_request_messages(daemon.model.requests[-1])[0][1]
         for name in PUBLISHED:
             assert f"\n- {name}: " in prompt
-        assert "\n- knot-review: Reviews knots. Use it when somebody asks" in prompt
+        assert "\n- knot-review: Reviews knots. Use it when a person asks" in prompt
         assert "#14213d" not in prompt, "bodies are loaded when they are needed"
 
 
 @pytest.mark.req("skill.directory")
-async def test_a_slash_says_where_the_skill_is_if_it_brings_more_than_its_text(place: Path) -> None:
-    async with run_with_skills(place) as (daemon, client, directory):
+async def test_a_slash_command_names_the_skills_directory_if_it_has_more_files(
+    skills_parent: Path,
+) -> None:
+    async with run_with_skills(skills_parent) as (daemon, client, directory):
         await client.send("crab", "/tide-report brest")
         text = list_request_messages(daemon.model.requests[-1])[-1][1]
-        where = f"skill directory: {directory / 'tide-report'}"
-        assert text.startswith(f'brest\n\n<skill name="tide-report">\n{where}\n# Tide report')
+        directory_line = f"skill directory: {directory / 'tide-report'}"
+        assert text.startswith(
+            f'brest\n\n<skill name="tide-report">\n{directory_line}\n# Tide report'
+        )
 
 
 @pytest.mark.req("skill.slash")
-async def test_a_text_is_brought_by_a_slash_with_what_was_said_beside_it(place: Path) -> None:
-    async with run_with_skills(place) as (daemon, client, _):
+async def test_a_slash_command_inserts_the_skill_after_the_message(skills_parent: Path) -> None:
+    async with run_with_skills(skills_parent) as (daemon, client, _):
         block = f'<skill name="brand-guidelines">\n{strip_front_matter(BRAND)}\n</skill>'
         for content, text in (
             ("/brand-guidelines a poster\nin A3", f"a poster\nin A3\n\n{block}"),
@@ -185,8 +192,8 @@ async def test_a_text_is_brought_by_a_slash_with_what_was_said_beside_it(place: 
 
 
 @pytest.mark.req("skill.tool")
-async def test_the_model_finds_a_skill_and_runs_the_script_it_brings(place: Path) -> None:
-    async with run_with_skills(place) as (_, client, skills):
+async def test_the_model_finds_a_skill_and_runs_its_script(skills_parent: Path) -> None:
+    async with run_with_skills(skills_parent) as (_, client, skills):
         directory = skills / "tide-report"
         steps: list[ToolCalls] = [
             [("skill", {"name": "high and low water"})],
@@ -200,8 +207,8 @@ async def test_the_model_finds_a_skill_and_runs_the_script_it_brings(place: Path
 
 
 @pytest.mark.req("skill.tool")
-async def test_references_are_read_when_the_model_asks_for_them(place: Path) -> None:
-    async with run_with_skills(place) as (daemon, client, skills):
+async def test_references_are_read_when_the_model_asks_for_them(skills_parent: Path) -> None:
+    async with run_with_skills(skills_parent) as (daemon, client, skills):
         directory = skills / "knot-review"
         steps: list[ToolCalls] = [
             [("skill", {"name": "knot-review"})],
@@ -212,7 +219,7 @@ async def test_references_are_read_when_the_model_asks_for_them(place: Path) -> 
         assert read.output.startswith("1\tbowline: 60 %\n")
         everything = json.dumps(daemon.model.requests)
         assert "bowline" in everything
-        assert "Wet nylon" not in everything, "nobody asked for it"
+        assert "Wet nylon" not in everything, "the model did not read it"
 
 
 LOOK: ToolCalls = [("read", {"path": "/nowhere"}), ("bash", {"command": "ls"})]
@@ -223,11 +230,11 @@ CHANGE: ToolCalls = [
 
 
 @pytest.mark.req("skill.allowed_tools")
-async def test_a_skill_the_model_loads_bounds_its_tools_until_the_turn_is_over(
-    place: Path,
+async def test_a_loaded_skill_restricts_the_tools_until_the_end_of_the_turn(
+    skills_parent: Path,
 ) -> None:
     bounded = {"skill": True, "read": True, "bash": True, "edit": False, "delegate": False}
-    async with run_with_skills(place) as (_, client, _):
+    async with run_with_skills(skills_parent) as (_, client, _):
         load: ToolCalls = [("skill", {"name": "hull-audit"})]
         other: ToolCalls = [("skill", {"name": "brand-guidelines"})]
         assert all((await list_allowed_tools(client, [*LOOK, *CHANGE], load)).values()), "before it"
@@ -238,8 +245,10 @@ async def test_a_skill_the_model_loads_bounds_its_tools_until_the_turn_is_over(
 
 
 @pytest.mark.req("skill.allowed_tools")
-async def test_a_skill_brought_by_a_slash_bounds_that_turn_and_says_so(place: Path) -> None:
-    async with run_with_skills(place) as (_, client, _):
+async def test_a_skill_from_a_slash_command_restricts_that_turn_and_the_error_names_it(
+    skills_parent: Path,
+) -> None:
+    async with run_with_skills(skills_parent) as (_, client, _):
         (edit, *_) = await run_tool_calls(client, "crab", CHANGE)
         assert "tool not available" not in edit.output
         events = await collect_events(
@@ -255,8 +264,10 @@ async def test_a_skill_brought_by_a_slash_bounds_that_turn_and_says_so(place: Pa
 
 
 @pytest.mark.req("skill.allowed_tools")
-async def test_what_only_looks_like_a_skill_neither_bounds_nor_frees_anybody(place: Path) -> None:
-    async with run_with_skills(place) as (_, client, _):
+async def test_text_that_looks_like_a_skill_neither_restricts_nor_allows_tools(
+    skills_parent: Path,
+) -> None:
+    async with run_with_skills(skills_parent) as (_, client, _):
         free = (
             f"{script_tool_calls(CHANGE)}\n\n"
             f'<skill name="hull-audit">\n{strip_front_matter(AUDIT)}\n</skill>'
@@ -275,8 +286,8 @@ async def test_what_only_looks_like_a_skill_neither_bounds_nor_frees_anybody(pla
 
 
 @pytest.mark.req("skill.scope")
-async def test_an_agent_with_skills_of_its_own_knows_only_these(place: Path) -> None:
-    async with run_with_skills(place, 'skills = ["knot-review"]\n') as (daemon, client, _):
+async def test_an_agent_with_a_skills_setting_knows_only_these(skills_parent: Path) -> None:
+    async with run_with_skills(skills_parent, 'skills = ["knot-review"]\n') as (daemon, client, _):
         calls: ToolCalls = [("skill", {"name": name}) for name in ("", "tide-report", "water")]
         listed, refused, searched = await run_tool_calls(client, "crab", calls)
         assert listed.output.startswith("knot-review: Reviews knots. Use it when ")

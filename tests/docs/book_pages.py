@@ -1,4 +1,4 @@
-"""The book as its tests read it: pages, their blocks of code, headings and links."""
+"""Read the pages of the book for its tests: blocks of code, headings and links."""
 
 import re
 from collections import Counter
@@ -9,13 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "docs"
 FENCE = re.compile(r"^( *)(```+|~~~+)([^\n`]*)\n(.*?)^\1\2[ ]*$", re.MULTILINE | re.DOTALL)
-# A link or a picture. What is in code, or between < and >, is none.
+# A link or a picture. Links in code, or between < and >, do not count.
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)(?: \"[^\"]*\")?\)")
 
 
 @dataclass(frozen=True, slots=True)
 class PageCodeBlock:
-    """Code on a page; `number` counts those of its language there, from 1."""
+    """Code on a page. `number` counts the blocks of its language on the page, from 1."""
 
     page: str
     number: int
@@ -40,7 +40,7 @@ def read_page(page: str | Path) -> str:
 
 
 def find_blocks(page: str | Path, *languages: str) -> list[PageCodeBlock]:
-    """Those in any of the languages, as they stand on the page."""
+    """Return the blocks in any of the languages, in page order."""
     seen: Counter[str] = Counter()
     found = []
     for _, _, words, code in FENCE.findall(read_page(page)):
@@ -52,7 +52,7 @@ def find_blocks(page: str | Path, *languages: str) -> list[PageCodeBlock]:
 
 
 def strip_code(text: str) -> str:
-    """Without code, in which nothing is a heading or a link."""
+    """Remove code, so that nothing in it counts as a heading or a link."""
     return re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", strip_brackets, FENCE.sub("", text))
 
 
@@ -65,7 +65,7 @@ def find_links(text: str) -> Iterator[str]:
 
 
 def find_anchors(text: str) -> set[str]:
-    """What a link can name on a page: its headings, as forges and mdbook spell them."""
+    """Return the anchors of a page: its headings, as forges and mdbook spell them."""
     seen: Counter[str] = Counter()
     found = set()
     for title in re.findall(r"^#{1,6} +(.*?) *$", strip_code(text), re.MULTILINE):
@@ -77,7 +77,7 @@ def find_anchors(text: str) -> set[str]:
 
 
 def find_broken_links(page: Path, text: str) -> list[str]:
-    """Its links that lead nowhere, within the repository. Those to the web are not followed."""
+    """Return links within the repository whose target is missing. Web links are not followed."""
     wrong = []
     for link in find_links(text):
         if re.match(r"[a-z]+:", link):

@@ -1,7 +1,7 @@
-"""A place where a reader tries out what a page says: a home, a shell, and a model that answers.
+"""A sandbox in which tests follow a page as a reader does: a home, a shell, and a model server.
 
 The programs are the installed ones and run as processes; only the model is scripted, and repeats
-what it heard.
+the message it gets.
 """
 
 import os
@@ -18,7 +18,7 @@ from threading import Timer
 from tests.cli.leftover_daemons import stop_daemon
 from tests.model_server import model_process
 
-# No page has anything that takes longer.
+# Seconds. No command on a page takes longer.
 PATIENCE = 50
 BIN = Path(sys.executable).parent
 SUMMARY = "We spoke of Heron. It is a boat."
@@ -29,18 +29,18 @@ AGENTS = ("twin", "scout")
 @dataclass(frozen=True, slots=True)
 class ReaderSandbox:
     home: Path
-    directory: Path  # where the reader is: a checkout, with something changed in it
+    directory: Path  # the working directory: a checkout with an uncommitted change
     model: str
 
     @property
     def environment(self) -> dict[str, str]:
-        # A make that runs the tests has no part in one that a page shows.
+        # Remove variables of a make that runs these tests, such as MAKEFLAGS.
         ours = {name: value for name, value in os.environ.items() if not name.startswith("M")}
         path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
         return {**ours, "CRABTALK_HOME": str(self.home), "PATH": path}
 
     def run_shell(self, script: str) -> str:
-        """All it says, having succeeded."""
+        """Run a script, which has to succeed, and return its output."""
         return self.run_command(["sh", "-eu", "-c", script])
 
     def run_command(self, command: Sequence[str | Path]) -> str:
@@ -58,8 +58,8 @@ class ReaderSandbox:
         return done.stdout + done.stderr
 
     def serve_until(self, command: Sequence[str | Path], until: str) -> str:
-        """What a program says that serves until Ctrl+C, up to a line with `until` in it."""
-        heard = ""
+        """Run a program until it prints a line with `until`, then stop it; return its output."""
+        output = ""
         with subprocess.Popen(
             command,
             cwd=self.directory,
@@ -74,23 +74,23 @@ class ReaderSandbox:
             deadline.start()
             try:
                 for line in process.stdout:
-                    heard += line
+                    output += line
                     if until in line:
                         break
                 else:
-                    raise AssertionError(f"{command} ended without {until!r}:\n{heard}")
+                    raise AssertionError(f"{command} ended without {until!r}:\n{output}")
                 process.send_signal(signal.SIGINT)
                 process.stdout.read()
-                assert process.wait(PATIENCE) in (0, 130), heard
+                assert process.wait(PATIENCE) in (0, 130), output
             finally:
                 deadline.cancel()
                 process.kill()
-        return heard
+        return output
 
 
 @contextmanager
 def open_sandbox(folder: Path) -> Iterator[ReaderSandbox]:
-    """One of its own. No daemon is left behind."""
+    """Open a sandbox. Its daemon is stopped at the end."""
     home, directory = folder / "home", folder / "checkout"
     (home / "agents").mkdir(0o700, parents=True)
     home.chmod(0o700)
@@ -109,7 +109,7 @@ def open_sandbox(folder: Path) -> Iterator[ReaderSandbox]:
 
 
 def create_changed_repository(directory: Path) -> None:
-    """A repository with a change in it that is not committed."""
+    """Create a repository with an uncommitted change."""
     directory.mkdir()
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@example.org"]
     (directory / "tides.txt").write_text("high at six\n")

@@ -1,5 +1,5 @@
-"""The book hangs together: every page has a place in it, every link leads somewhere, every decision
-has its five parts, and the proofs it names are there."""
+"""The book is complete: every page is in the summary, every link has a target, every decision has
+its five parts, and the proofs it names exist."""
 
 import ast
 import re
@@ -39,7 +39,7 @@ def test_every_page_has_one_place_in_the_book() -> None:
 
 
 @pytest.mark.req("book.order")
-def test_what_it_is_comes_first_then_how_to_begin_then_concepts() -> None:
+def test_the_book_begins_with_an_introduction_the_quick_start_and_the_concepts() -> None:
     assert list(find_links(SUMMARY))[:3] == ["README.md", "quick-start.md", "concepts.md"]
 
 
@@ -47,7 +47,7 @@ def test_what_it_is_comes_first_then_how_to_begin_then_concepts() -> None:
     "page", [*list_pages(), *OTHER_PAGES, *sorted(ROOT.glob("apps/*/README.md"))], ids=get_page_name
 )
 @pytest.mark.req("book.links")
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     assert find_broken_links(page, read_page(page)) == []
 
 
@@ -56,11 +56,11 @@ def test_links_lead_somewhere(page: Path) -> None:
     "link",
     ["nowhere.md", "concepts.md#nothing", "#nothing", "../../../etc/passwd", "images/no.png"],
 )
-def test_a_link_that_leads_nowhere_is_noticed(link: str) -> None:
+def test_a_link_without_a_target_is_noticed(link: str) -> None:
     assert find_broken_links(BOOK / "README.md", f"# Here\n\nSee [that]({link}).\n") != []
 
 
-def test_a_link_in_code_is_none_and_one_with_code_in_it_is() -> None:
+def test_a_link_in_code_does_not_count_but_one_around_code_does() -> None:
     text = (
         "`[no](nowhere.md)` and\n\n```text\n[no](nowhere.md)\n```\n\n[`yes`](concepts.md#guest)\n"
     )
@@ -74,7 +74,7 @@ def test_headings_are_spelt_as_forges_do() -> None:
 
 
 @pytest.mark.req("book.order")
-def test_the_concepts_are_those_that_are_explained() -> None:
+def test_the_concepts_page_has_its_seven_headings() -> None:
     titles = re.findall(r"^## (.*)$", read_page("docs/concepts.md"), re.MULTILINE)
     words = ["Conversation", "Guest", "Memory", "Compaction", "Component", "Event", "Fleet"]
     assert titles == words
@@ -89,7 +89,7 @@ def test_every_picture_is_on_some_page() -> None:
 def test_the_book_can_be_built_by_mdbook_out_of_the_way() -> None:
     settings = tomllib.loads(read_page("docs/book.toml"))
     assert settings["book"]["src"] == "."
-    assert settings["build"]["build-dir"].startswith("../.venv/"), "where git looks at nothing"
+    assert settings["build"]["build-dir"].startswith("../.venv/"), "git must ignore it"
 
 
 # ── Decisions ───────────────────────────────────────────────────────────────────────────────────
@@ -116,7 +116,7 @@ def test_decisions_are_numbered_on_and_listed() -> None:
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
 @pytest.mark.req("book.decisions")
-def test_the_proofs_of_a_decision_are_there(page: Path) -> None:
+def test_the_proofs_of_a_decision_exist(page: Path) -> None:
     assert find_missing_proofs(read_page(page).partition("## Proof\n")[2]) == []
 
 
@@ -124,7 +124,7 @@ def test_the_proofs_of_a_decision_are_there(page: Path) -> None:
 @pytest.mark.parametrize(
     "proof",
     [
-        "- `tests/docs/test_book.py::test_that_nobody_wrote`",
+        "- `tests/docs/test_book.py::test_that_does_not_exist`",
         "- `tests/docs/test_nothing.py::test_it`",
         "- `python -m bench nothing`",
         '- the contract "Anything goes" in `pyproject.toml`',
@@ -132,12 +132,12 @@ def test_the_proofs_of_a_decision_are_there(page: Path) -> None:
         "",
     ],
 )
-def test_a_proof_that_is_gone_is_noticed(proof: str) -> None:
+def test_a_missing_proof_is_noticed(proof: str) -> None:
     assert find_missing_proofs(proof) != []
 
 
 def find_missing_proofs(proofs: str) -> list[str]:
-    """Of a list of proofs those that do not exist; that there is none is one of them."""
+    """Return the proofs in a list that do not exist. An empty list is an error too."""
     found = [line for line in proofs.strip().splitlines() if not proof_exists(line)]
     return found if proofs.strip() else ["there is no proof"]
 

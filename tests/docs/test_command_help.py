@@ -1,4 +1,4 @@
-"""The pages say what is so: the help the commands print, all of it, and what can be set."""
+"""The pages match the commands: all help texts, and the settings on docs/memory.md."""
 
 import tomllib
 from pathlib import Path
@@ -17,7 +17,7 @@ STALE = f"run python -m {SCRIPT}"
 
 @pytest.mark.parametrize("path", render_pages(), ids=lambda path: str(path.relative_to(ROOT)))
 @pytest.mark.req("cli.help.pages")
-def test_a_page_says_what_the_commands_say(path: Path) -> None:
+def test_a_page_shows_the_current_help(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == render_pages()[path], STALE
 
 
@@ -35,19 +35,19 @@ def test_a_stale_page_is_noticed() -> None:
         assert refresh_page(each, stale) == each.read_page()
 
 
-def test_a_command_that_is_gone_is_named() -> None:
+def test_a_missing_command_is_named() -> None:
     page = "<!-- help: crabtalk memory sing -->\n\n```text\n```\n"
     with pytest.raises(SystemExit, match="no command `crabtalk memory sing`"):
         refresh_page(PAGES[0], page)
 
 
 def find_code_block(language: str) -> str:
-    """The block of docs/memory.md in that language."""
+    """Return the first block of docs/memory.md in this language."""
     return PAGES[0].read_page().partition(f"```{language}\n")[2].partition("```")[0]
 
 
 @pytest.mark.req("cli.help.pages")
-def test_the_settings_on_the_page_are_those_an_agent_has_by_default() -> None:
+def test_the_settings_on_the_page_are_the_defaults_of_an_agent() -> None:
     hooks = tomllib.loads(find_code_block("toml"))["hooks"]
     assert hooks == {
         "memory": msgspec.to_builtins(MemorySettings()),
@@ -55,7 +55,7 @@ def test_the_settings_on_the_page_are_those_an_agent_has_by_default() -> None:
     }
 
 
-def test_the_page_of_an_entry_is_one_that_can_be_loaded() -> None:
+def test_the_entry_page_on_the_page_can_be_loaded() -> None:
     found = markdown_page.parse_page(find_code_block("html"))
     assert found.created_at == 1776162225
     assert found.aliases == ("ship", "release")

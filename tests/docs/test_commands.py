@@ -1,6 +1,6 @@
-"""Every command that the README and the quick start show, as a reader types it, in their order.
+"""Run every command of the README and the quick start in order, as a reader types it.
 
-`make test` would run itself, and is here by its target alone.
+Of `make test`, which would run itself, only the target is checked.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.docs.book_pages import (
 from tests.docs.reader_sandbox import PATIENCE, ReaderSandbox, open_sandbox
 
 PAGES = ("README.md", "docs/quick-start.md")
-# What serves until Ctrl+C, and what it says once it does.
+# Commands that run until Ctrl+C, and a part of the line they print when they are ready.
 SERVING_COMMANDS = {"crabtalk-web up": "/terminal/connect#key="}
 PROGRAM_PATTERN = re.compile(
     r"^\$? *(?:\.venv/bin/)?(crabtalk[\w-]*|crabup|make|git|pip|uv|export) ", re.MULTILINE
@@ -34,28 +34,28 @@ MAKE_PATTERN = re.compile(r"(?:^|\| *)make(?: ([a-z-]+))?\b(?! of)")
 
 
 def list_commands(page: str) -> list[str]:
-    """Those of its shell blocks."""
+    """Return the commands in the shell blocks of a page."""
     return [command for block in find_blocks(page, "sh") for command in split_commands(block.code)]
 
 
 def split_commands(code: str) -> list[str]:
-    """A line each, without remarks."""
+    """Return one command for each line, without comments."""
     return [bare for line in code.splitlines() if (bare := re.sub(r"\s+# .*", "", line).strip())]
 
 
 def run_page(page: str, folder: Path) -> dict[str, str]:
-    """What came of each command of a page, in a place of its own, all having succeeded. Programs
-    in Python that stand between them are run there, too."""
-    said = {}
+    """Run each command of a page in a sandbox and return its output. All have to succeed. Python
+    blocks between the commands are run too."""
+    outputs = {}
     with open_sandbox(folder) as reader:
         for block in find_blocks(page, "sh", "python"):
             if block.language == "python":
-                said[block.code] = reader.run_command([sys.executable, "-c", block.code])
+                outputs[block.code] = reader.run_command([sys.executable, "-c", block.code])
                 continue
             for command in split_commands(block.code):
                 if not MAKE_PATTERN.search(command):
-                    said[command] = run_command(reader, command)
-    return said
+                    outputs[command] = run_command(reader, command)
+    return outputs
 
 
 def run_command(reader: ReaderSandbox, command: str) -> str:
@@ -67,37 +67,37 @@ def run_command(reader: ReaderSandbox, command: str) -> str:
 @pytest.mark.timeout(180)
 @pytest.mark.req("book.commands")
 def test_the_commands_of_the_readme_do_what_they_say(tmp_path: Path) -> None:
-    said = run_page("README.md", tmp_path)
-    assert "heard: What do crabs dream of?" in said['crabtalk ask "What do crabs dream of?"']
-    review = said['git diff | crabtalk ask "Review this" --json']
+    outputs = run_page("README.md", tmp_path)
+    assert "heard: What do crabs dream of?" in outputs['crabtalk ask "What do crabs dream of?"']
+    review = outputs['git diff | crabtalk ask "Review this" --json']
     events = [json.loads(line) for line in review.splitlines()]
     assert events[-1]["event"] == "end"
     assert "+high at seven" in "".join(event.get("content", "") for event in events)
-    assert "doctor" in said["crabtalk --help"]
-    assert "runs in" in said["crabtalkd status"]
-    assert "stopped" in said["crabtalkd stop"]
+    assert "doctor" in outputs["crabtalk --help"]
+    assert "runs in" in outputs["crabtalkd status"]
+    assert "stopped" in outputs["crabtalkd stop"]
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.req("book.commands")
 def test_the_commands_of_the_quick_start_do_what_they_say(tmp_path: Path) -> None:
-    said = run_page("docs/quick-start.md", tmp_path)
-    shown = said["crabtalk conversations show crab"]
+    outputs = run_page("docs/quick-start.md", tmp_path)
+    shown = outputs["crabtalk conversations show crab"]
     assert shown.index("My boat is called Heron") < shown.index("What is my boat called?")
-    assert "tide tables" in said['echo "tide tables" | crabtalk ask "Make a title of this"']
-    assert "owl" in said["crabtalk agents list"]
-    assert "We spoke of Heron" in said["crabtalk compact crab"]
-    assert "We spoke of Heron" in said["crabtalk archives crab"]
-    assert "My boat is called Heron" in said["crabtalk search Heron"], "compacted or not"
-    assert said["crabtalk-web up"].startswith("The page is at http://127.0.0.1:")
-    assert "runs in" in said["crabtalkd status"]
-    assert "stopped" in said["crabtalkd stop"]
+    assert "tide tables" in outputs['echo "tide tables" | crabtalk ask "Make a title of this"']
+    assert "owl" in outputs["crabtalk agents list"]
+    assert "We spoke of Heron" in outputs["crabtalk compact crab"]
+    assert "We spoke of Heron" in outputs["crabtalk archives crab"]
+    assert "My boat is called Heron" in outputs["crabtalk search Heron"], "compacted or not"
+    assert outputs["crabtalk-web up"].startswith("The page is at http://127.0.0.1:")
+    assert "runs in" in outputs["crabtalkd status"]
+    assert "stopped" in outputs["crabtalkd stop"]
 
 
 @pytest.mark.req("book.commands")
 @pytest.mark.parametrize("page", PAGES)
-def test_no_command_stands_where_nobody_runs_it(page: str) -> None:
-    """Those with a page of their own, and in prose, are elsewhere; here a block of them is `sh`."""
+def test_every_command_is_in_a_block_that_a_test_runs(page: str) -> None:
+    """On these pages commands stand only in `sh` blocks, which the tests above run."""
     text = read_page(page)
     languages = {word.strip() for _, _, word, _ in FENCE.findall(text)}
     assert languages <= {"sh", "python"}
@@ -114,7 +114,7 @@ def list_targets() -> set[str]:
 
 
 @pytest.mark.req("book.commands")
-def test_every_target_of_make_that_the_book_names_is_there() -> None:
+def test_every_make_target_that_the_book_names_exists() -> None:
     named = set()
     for page in list_pages():
         text = read_page(page)
@@ -164,7 +164,7 @@ def test_make_run_sets_up_and_talks_with_a_terminal_and_without(tmp_path: Path) 
 
 
 def run_at_terminal(reader: ReaderSandbox, words: str) -> str:
-    """What `make run` shows to somebody who says this, waits for the answer, and leaves."""
+    """Return what `make run` shows: type the message, wait for the answer, and leave."""
     master, slave = pty.openpty()
     env = {**reader.environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
     screen = ""
@@ -185,7 +185,7 @@ def run_at_terminal(reader: ReaderSandbox, words: str) -> str:
         try:
             while piece := os.read(master, 65536):
                 screen += piece.decode(errors="replace")
-        except OSError:  # how a terminal says that the last program at it has ended
+        except OSError:  # a terminal raises this when its last program has ended
             pass
         assert process.wait(PATIENCE) == 0
     os.close(master)

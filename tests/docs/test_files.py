@@ -1,4 +1,4 @@
-"""docs/reference/files.md names every file that there is in a home, while it is used and after."""
+"""docs/reference/files.md names every file in a home, while daemons run and afterwards."""
 
 import asyncio
 import re
@@ -63,11 +63,11 @@ async def chat_once(home: Path) -> None:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[ReaderSandbox]:
-    with open_sandbox(tmp_path) as made:
-        config = made.home / "config.toml"
-        # Where TCP is off there is neither a port nor a token.
+    with open_sandbox(tmp_path) as sandbox:
+        config = sandbox.home / "config.toml"
+        # Without TCP files is neither a port nor a token.
         config.write_text(config.read_text().replace('tcp = "off"', 'tcp = "127.0.0.1:0"'))
-        yield made
+        yield sandbox
 
 
 @pytest.mark.timeout(180)
@@ -81,15 +81,15 @@ def test_every_file_of_a_home_is_on_the_page(reader: ReaderSandbox) -> None:
     asyncio.run(chat_once(reader.home))
     reader.serve_until([sys.executable, component], "is ready")
     reader.serve_until(["crabtalk-web", "up"], "No other device can open it")
-    there = list_files(reader.home)
-    assert {"run/crabtalk.sock", "run/token", "memory/crab.crmem", "logs/dice.log"} <= there
-    assert {"run/telegram.pairing", "events/subscriptions.toml", "history"} <= there
-    assert sorted(path for path in there if not is_named(path)) == []
+    files = list_files(reader.home)
+    assert {"run/crabtalk.sock", "run/token", "memory/crab.crmem", "logs/dice.log"} <= files
+    assert {"run/telegram.pairing", "events/subscriptions.toml", "history"} <= files
+    assert sorted(path for path in files if not is_named(path)) == []
     reader.run_shell("crabtalkd stop")
     afterwards = list_files(reader.home)
     assert sorted(path for path in afterwards if not is_named(path)) == []
     assert "index/conversations" in afterwards
-    assert "run/crabtalk.sock" not in afterwards, "what passes has passed"
+    assert "run/crabtalk.sock" not in afterwards, "passing files are gone"
 
 
 @pytest.mark.req("book.files")

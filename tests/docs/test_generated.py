@@ -1,4 +1,4 @@
-"""What the book takes from the sources is what they say: keys, bounds, messages, codes, numbers."""
+"""Generated parts of the book match the sources: keys, limits, messages, codes, numbers."""
 
 import dataclasses
 import re
@@ -31,19 +31,19 @@ BENCH = read_page("bench/README.md")
 
 @pytest.mark.parametrize("page", [*PAGES, DAEMON_HELP.path])
 @pytest.mark.req("book.generated")
-def test_a_page_says_what_the_sources_say(page: str) -> None:
+def test_a_page_matches_the_sources(page: str) -> None:
     assert read_page(page) == render_pages()[ROOT / page], STALE
 
 
 @pytest.mark.req("book.generated")
-def test_each_thing_that_is_generated_is_on_one_page() -> None:
+def test_each_generated_block_is_on_exactly_one_page() -> None:
     shown = [name for page in PAGES for _, name, _, _ in BLOCK.findall(read_page(page))]
     assert sorted(shown) == sorted(GENERATED)
 
 
 @pytest.mark.req("book.generated")
 @pytest.mark.parametrize("page", PAGES)
-def test_a_stale_page_is_noticed_and_mended(page: str) -> None:
+def test_a_stale_page_is_noticed_and_refreshed(page: str) -> None:
     text = read_page(page)
     rows = [row for *_, block, _ in BLOCK.findall(text) for row in block.splitlines()[3:] if row]
     for row in (rows[0], rows[-1]):
@@ -51,7 +51,7 @@ def test_a_stale_page_is_noticed_and_mended(page: str) -> None:
         assert without != text
         mended = refresh_page(without)
         assert mended != without
-        # What a key means is lost with its row; its name and its default are not.
+        # The meaning of a key is lost with its row; its name and its default come back.
         assert row.split("|")[1:3] in [line.split("|")[1:3] for line in mended.splitlines()]
 
 
@@ -63,7 +63,7 @@ def test_every_key_has_a_meaning(page: str) -> None:
     assert [key for key, meaning in found if not meaning] == []
 
 
-def test_what_a_key_means_is_kept_and_its_default_is_not() -> None:
+def test_the_meaning_of_a_key_is_kept_and_its_default_is_refreshed() -> None:
     block = "| `a` | `7` | the first |\n| `gone` | | no more |\n"
     assert generate.make_key_table({"a": 1, "b": ""})(block).splitlines()[2:] == [
         "| `a` | `1` | the first |",
@@ -112,7 +112,7 @@ def test_every_message_field_and_value_of_the_wire_is_read_from_its_source() -> 
 
 
 @pytest.mark.req("book.generated")
-def test_comments_go_with_what_they_stand_above() -> None:
+def test_a_comment_belongs_to_the_line_below_it() -> None:
     proto = """
 // ── Stones ─────
 // Two lines
@@ -161,7 +161,7 @@ def test_every_command_of_the_daemon_is_on_its_page() -> None:
 
 
 @pytest.mark.req("readme.numbers")
-def test_the_numbers_of_the_readme_are_those_that_were_measured() -> None:
+def test_the_numbers_of_the_readme_are_the_measured_ones() -> None:
     rows = re.findall(
         r"^\| (.+?) \| (.+?) \| `\S+ -m bench (\w+)` \|$", read_page("README.md"), re.MULTILINE
     )
@@ -187,7 +187,7 @@ def test_each_number_has_a_command_that_measures_it() -> None:
         ("ours p50", "ours"),
     ],
 )
-def test_a_number_that_is_measured_no_more_is_noticed(old: str, new: str) -> None:
+def test_a_number_that_is_no_longer_measured_is_noticed(old: str, new: str) -> None:
     (ping,) = (shown for shown in SPEED_ROWS if shown.bench == "ping")
     assert old in BENCH
     with pytest.raises(NotMeasuredError):

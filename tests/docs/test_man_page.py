@@ -1,4 +1,4 @@
-"""The manual page: all there is in it, as roff takes it, and where it is installed to."""
+"""The manual page: its content, its roff, and where it is installed."""
 
 import re
 import shutil
@@ -18,11 +18,11 @@ PAGE = ROOT / MAN_PAGE
 
 
 def run_groff() -> str:
-    """As somebody reads it on a wide screen."""
+    """Render the page as on a wide screen."""
     command = ["groff", "-man", "-Tutf8", "-ww", "-rLL=200n", "-P-cbou", str(PAGE)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert said.stderr == ""
-    return said.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    return result.stdout
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
@@ -40,7 +40,7 @@ def test_every_command_option_and_example_can_be_read_in_it() -> None:
 
 
 @pytest.mark.req("cli.manual")
-def test_what_roff_would_take_for_a_command_is_text() -> None:
+def test_text_that_looks_like_a_roff_command_is_escaped() -> None:
     assert escape_roff(".TH") == "\\&.TH"
     assert escape_roff("'quoted'") == "\\&'quoted'"
     assert escape_roff("a\\b --c") == "a\\eb \\-\\-c"

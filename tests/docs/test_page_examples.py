@@ -1,4 +1,4 @@
-"""What pages say in passing is so: files in TOML can be used, and commands in prose are there."""
+"""Examples on pages work: TOML files can be used, and commands in prose exist."""
 
 import re
 import tomllib
@@ -44,7 +44,7 @@ COMMAND = re.compile(
 
 @pytest.mark.req("book.words")
 @pytest.mark.parametrize("block", TOML, ids=str)
-def test_a_file_that_is_shown_can_be_used(block: PageCodeBlock) -> None:
+def test_a_toml_file_on_a_page_can_be_used(block: PageCodeBlock) -> None:
     document = tomllib.loads(block.code)
     if "prompt" in document:
         assert parse_agent("shown", document).prompt
@@ -55,14 +55,14 @@ def test_a_file_that_is_shown_can_be_used(block: PageCodeBlock) -> None:
 
 
 @pytest.mark.req("book.words")
-def test_agents_and_configurations_are_among_them() -> None:
+def test_there_are_examples_of_agents_and_configurations() -> None:
     documents = [tomllib.loads(block.code) for block in TOML]
     assert sum("prompt" in document for document in documents) >= 4
     assert sum(document.keys() <= SECTIONS for document in documents) >= 2
 
 
 def find_commands(text: str) -> Iterator[tuple[str, str]]:
-    """Programs and their words, where they are written as code."""
+    """Yield the programs and subcommands that a page writes as code."""
     spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", FENCE.sub("", text))
     lines = re.findall(r"^    (\S.*)$", text, re.MULTILINE)
     shown = [line for _, _, word, code in FENCE.findall(text) for line in code.splitlines() if word]
@@ -72,7 +72,7 @@ def find_commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def command_exists(program: str, words: str) -> bool:
-    """Whether the words are a command; those after it are for the command to read."""
+    """Whether the words begin with a command. Further words are its arguments."""
     command: click.Command | None = PROGRAMS.get(program)
     for word in words.split():
         if not isinstance(command, click.Group):
@@ -83,12 +83,12 @@ def command_exists(program: str, words: str) -> bool:
 
 @pytest.mark.req("book.words")
 @pytest.mark.parametrize("page", list_pages(), ids=get_page_name)
-def test_commands_that_a_page_names_are_there(page: Path) -> None:
+def test_the_commands_that_a_page_names_exist(page: Path) -> None:
     assert [found for found in find_commands(read_page(page)) if not command_exists(*found)] == []
 
 
 @pytest.mark.req("book.words")
-def test_a_command_that_is_not_there_is_noticed() -> None:
+def test_a_missing_command_is_noticed() -> None:
     text = "`crabtalk sing` or\n\n    crabtalkd dance\n\n```sh\necho x | crabtalk memory hum\n```\n"
     assert [command_exists(*found) for found in find_commands(text)] == [False, False, False]
     assert not command_exists("crabtalk-sing", "run")

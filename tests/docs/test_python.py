@@ -1,4 +1,4 @@
-"""Every block of Python in the README and in the book runs as it stands, as a program."""
+"""Every Python block in the README and in the book runs unchanged as a program."""
 
 import ast
 import subprocess
@@ -14,7 +14,7 @@ from tests.docs.book_pages import PageCodeBlock, find_blocks, list_pages
 from tests.docs.reader_sandbox import ReaderSandbox, open_sandbox
 
 BLOCKS = [block for page in list_pages() for block in find_blocks(page, "python")]
-# A block of a few lines leaves out what surrounds them.
+# The program around a block of only a few lines.
 COROUTINE_TEMPLATE = (
     "import asyncio\nimport crabtalk\n\nasync def main():\n{}\nasyncio.run(main())\n"
 )
@@ -22,12 +22,12 @@ COROUTINE_TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """How a block is run, and what is seen of it."""
+    """How to run a block, and the output to expect."""
 
     says: str = ""
-    serves: str = ""  # it runs until it is stopped, and has said this by then
+    serves: str = ""  # it runs until it is stopped, and prints this first
     words: tuple[str, ...] = ()
-    skip_reason: str = ""  # why it is not run: then its imports alone are
+    skip_reason: str = ""  # why it is not run; its imports still are
 
 
 BLOCK_RUNS = {
@@ -39,45 +39,45 @@ BLOCK_RUNS = {
         skip_reason="it would install a unit here; see tests/service/test_service_managers.py"
     ),
     "docs/embedding.md:1": BlockRun("TextDelta(text='hi')"),
-    # Its own tests, tests/gateway, talk through it.
+    # tests/gateway tests the whole program.
     "docs/gateways.md:1": BlockRun("pair", words=("--help",)),
 }
 
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReaderSandbox]:
-    """In a place where a daemon runs already, and what pages call by a name lies about."""
-    with open_sandbox(tmp_path_factory.mktemp("reader")) as made:
+    """A sandbox with a running daemon and with the named files of the pages."""
+    with open_sandbox(tmp_path_factory.mktemp("reader")) as sandbox:
         for block in BLOCKS:
-            find_program_path(block, made).write_text(complete_program(block.code, made))
-        made.run_shell('crabtalk ask "hello"')
-        yield made
+            find_program_path(block, sandbox).write_text(complete_program(block.code, sandbox))
+        sandbox.run_shell('crabtalk ask "hello"')
+        yield sandbox
 
 
 @pytest.mark.req("book.python")
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_a_block_runs_as_it_stands(block: PageCodeBlock, reader: ReaderSandbox) -> None:
-    how = BLOCK_RUNS.get(str(block), BlockRun())
+def test_a_block_runs_unchanged(block: PageCodeBlock, reader: ReaderSandbox) -> None:
+    run = BLOCK_RUNS.get(str(block), BlockRun())
     program = find_program_path(block, reader)
-    if how.skip_reason:
+    if run.skip_reason:
         program.write_text(extract_imports(block.code))
-    command: list[str | Path] = [sys.executable, program, *how.words]
-    if how.serves:
-        assert how.serves in reader.serve_until(command, how.serves)
+    command: list[str | Path] = [sys.executable, program, *run.words]
+    if run.serves:
+        assert run.serves in reader.serve_until(command, run.serves)
     else:
-        assert how.says in reader.run_command(command)
+        assert run.says in reader.run_command(command)
 
 
 def find_program_path(block: PageCodeBlock, reader: ReaderSandbox) -> Path:
-    """Its file: under the name that its first line says, `coin: tosses one`, or any other."""
-    own = ast.get_docstring(parse_block(block.code)) or ""
-    word = own.partition(":")[0]
+    """Return the file of a block, named by its docstring: `coin: tosses one` gives coin.py."""
+    docstring = ast.get_docstring(parse_block(block.code)) or ""
+    word = docstring.partition(":")[0]
     name = word if word.isidentifier() else f"block_{BLOCKS.index(block)}"
     return reader.directory / f"{name}.py"
 
 
 def complete_program(code: str, reader: ReaderSandbox) -> str:
-    """With what surrounds a piece of a coroutine, and with the model there is here."""
+    """Add the program around a part of a coroutine, and use the sandbox's model."""
     code = code.replace("http://localhost:11434/v1", reader.model).replace("qwen3", "scripted")
     return code if is_program(code) else COROUTINE_TEMPLATE.format(indent(code, "    "))
 
@@ -102,10 +102,10 @@ def extract_imports(code: str) -> str:
 
 
 @pytest.mark.req("book.python")
-def test_few_blocks_are_not_run_and_each_is_there() -> None:
+def test_at_most_one_block_is_not_run() -> None:
     known = {str(block) for block in BLOCKS}
     assert BLOCK_RUNS.keys() <= known
-    assert sum(bool(how.skip_reason) for how in BLOCK_RUNS.values()) <= 1
+    assert sum(bool(run.skip_reason) for run in BLOCK_RUNS.values()) <= 1
     assert len(BLOCKS) > 5
 
 

@@ -1,7 +1,7 @@
-"""A model server that misbehaves: whatever is asked, it writes the bytes it was given.
+"""A model server that answers every request with fixed bytes.
 
-What a test cannot say to the scripted server of `tests.model_server`, because it is no HTTP, no
-stream or no JSON any more.
+For answers that the scripted server of `tests.model_server` cannot give, because they are not valid
+HTTP, streams or JSON.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ encode = msgspec.json.encode
 
 
 class ConnectionEnd(Enum):
-    """What comes after the last byte."""
+    """What the server does after the last byte."""
 
     CLOSE = "closes the connection"
     HANG = "says nothing more"
@@ -27,10 +27,10 @@ class ConnectionEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """An answer, exactly."""
+    """The exact bytes of an answer."""
 
     data: bytes = b""
-    repeated: bytes = b""  # and then this, again and again
+    repeated: bytes = b""  # sent after `data`, again and again
     ending: ConnectionEnd = ConnectionEnd.CLOSE
 
     def pieces(self) -> Iterator[bytes]:
@@ -40,7 +40,7 @@ class RawAnswer:
 def make_http_response(
     body: bytes = b"", kind: str = STREAM, status: str = "200 OK", **headers: str
 ) -> bytes:
-    """A response that lasts until its connection is closed."""
+    """A response that ends when its connection is closed."""
     lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
@@ -60,11 +60,11 @@ GOOD = RawAnswer(make_http_response(make_text_event("well", "stop") + DONE))
 
 @dataclass(eq=False)
 class BadModelServer:
-    """Set `answer` before it is asked. `asked` counts, `written` is in bytes."""
+    """Answers each request with `answer`. `request_count` counts requests, `written` bytes."""
 
     url: str = ""
     answer: RawAnswer = GOOD
-    asked: int = 0
+    request_count: int = 0
     written: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -84,13 +84,13 @@ class BadModelServer:
         length = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
         await reader.readexactly(int(length or b"0"))
         answer = self.answer
-        self.asked += 1
+        self.request_count += 1
         for piece in answer.pieces():
             writer.write(piece)
             self.written += len(piece)
             await writer.drain()
         if answer.ending is ConnectionEnd.HANG:
-            await reader.read()  # until whoever asked has gone
+            await reader.read()  # until the client has closed the connection
 
 
 @asynccontextmanager

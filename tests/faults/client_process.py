@@ -1,7 +1,7 @@
-"""A client as a process: python -m tests.faults.client_process HOME SENDER SAID [detach]
+"""A client as a process: python -m tests.faults.client_process HOME SENDER CONTENT [detach]
 
-Prints `reading` with the first chunk of its turn, and how the turn ended, or what became of the
-connection.
+Prints `reading` at the first chunk of its turn, and at the end how the turn ended, or that the
+connection was lost.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from crabtalk.client import ConnectionClosedError, connect
 from crabtalk.protocol import wire
 
 
-async def stream_turn(home: str, sender: str, said: str, detach: bool) -> str:
+async def stream_turn(home: str, sender: str, content: str, detach: bool) -> str:
     is_reading = False
     async with connect(home=Path(home), reconnect_timeout=0) as client:
-        async for event in client.stream("crab", said, sender=sender, detach=detach):
+        async for event in client.stream("crab", content, sender=sender, detach=detach):
             if isinstance(event, wire.StreamChunk) and not is_reading:
                 is_reading = True
                 sys.stdout.write("reading\n")
@@ -26,12 +26,12 @@ async def stream_turn(home: str, sender: str, said: str, detach: bool) -> str:
 
 
 def main() -> None:
-    home, sender, said, *rest = sys.argv[1:]
+    home, sender, content, *rest = sys.argv[1:]
     try:
-        told = asyncio.run(stream_turn(home, sender, said, bool(rest)))
+        outcome = asyncio.run(stream_turn(home, sender, content, bool(rest)))
     except ConnectionClosedError:
-        told = "lost its connection"
-    sys.stdout.write(f"{told}\n")
+        outcome = "lost its connection"
+    sys.stdout.write(f"{outcome}\n")
 
 
 if __name__ == "__main__":

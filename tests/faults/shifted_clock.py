@@ -1,7 +1,7 @@
-"""`crabtalkd run` by a clock that jumps: python -m tests.faults.shifted_clock FILE WORDS...
+"""Runs `crabtalkd run` with a shifted clock: python -m tests.faults.shifted_clock FILE ARGS...
 
-FILE says by how many seconds the clock of people is off; it is read at every look at the clock. As
-when somebody sets the clock of a machine, what counts durations is not touched.
+FILE has the offset of the wall clock in seconds; it is read at every call. As when a person sets a
+machine's clock, the monotonic clock is not changed.
 """
 
 import datetime

@@ -1,4 +1,4 @@
-"""Clients that stop, die or read slowly, as processes beside a daemon that is one."""
+"""Clients that stop, die or read slowly, as processes beside the daemon's process."""
 
 import asyncio
 import signal
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.one_loop
 LISTENER = ForkedProgram(
     ROOT / "tests" / "faults" / "client_process.py", "tests.faults.client_process:main"
 )
-# A turn that nobody could take in at once, and none that ends by itself.
+# A turn that is too large for any buffer and does not end by itself.
 ENDLESS = "!chunks 1000000 0"
 PEAK_MB = 100
 
@@ -35,9 +35,9 @@ class ClientFaultHarness:
     child: CrabtalkdProcess
     client: Client
 
-    def start_listener(self, sender: str, said: str, *detach: str) -> ForkedProcess:
+    def start_listener(self, sender: str, content: str, *detach: str) -> ForkedProcess:
         environment = {"PYTHONPATH": str(ROOT)}
-        return LISTENER.start(self.home, sender, said, *detach, stdout=PIPE, env=environment)
+        return LISTENER.start(self.home, sender, content, *detach, stdout=PIPE, env=environment)
 
     async def check_others_answered(self) -> None:
         assert (await self.client.send("crab", "hello", sender="bo")).content == "heard: hello"
@@ -49,7 +49,7 @@ class ClientFaultHarness:
 
 
 @pytest.fixture
-async def place(home: Path) -> AsyncIterator[ClientFaultHarness]:
+async def harness(home: Path) -> AsyncIterator[ClientFaultHarness]:
     async with model_server(is_recording=False) as model:
         prepare_home(home, model)
         with (home / "config.toml").open("a") as config:
@@ -70,19 +70,19 @@ async def read_line(process: ForkedProcess) -> str:
 
 
 @pytest.mark.req("bounds.stalled_reader")
-async def test_a_client_that_is_stopped_delays_nobody_and_is_told_when_it_goes_on(
-    place: ClientFaultHarness,
+async def test_a_stopped_client_delays_no_other_and_learns_of_it_when_it_goes_on(
+    harness: ClientFaultHarness,
 ) -> None:
-    stopped = place.start_listener("deaf", ENDLESS)
+    stopped = harness.start_listener("deaf", ENDLESS)
     try:
         assert await read_line(stopped) == "reading"
         stopped.send_signal(signal.SIGSTOP)
         async with asyncio.timeout(PATIENCE):
-            while not place.model.hangups:
-                await place.check_others_answered()
-        await place.wait_until_idle()
-        assert read_peak_mb(place.child.pid) < PEAK_MB
-        assert await read_conversation(place.client, "crab", "deaf") == [("user", ENDLESS)]
+            while not harness.model.hangups:
+                await harness.check_others_answered()
+        await harness.wait_until_idle()
+        assert read_peak_mb(harness.child.pid) < PEAK_MB
+        assert await read_conversation(harness.client, "crab", "deaf") == [("user", ENDLESS)]
         stopped.send_signal(signal.SIGCONT)
         assert await read_line(stopped) == "lost its connection"
     finally:
@@ -93,57 +93,59 @@ async def test_a_client_that_is_stopped_delays_nobody_and_is_told_when_it_goes_o
 
 @pytest.mark.req("bounds.stalled_reader")
 async def test_a_client_that_is_stopped_for_a_moment_misses_nothing(
-    place: ClientFaultHarness,
+    harness: ClientFaultHarness,
 ) -> None:
-    stopped = place.start_listener("slow", "!chunks 20000 0")
+    stopped = harness.start_listener("slow", "!chunks 20000 0")
     assert await read_line(stopped) == "reading"
     stopped.send_signal(signal.SIGSTOP)
     for _ in range(5):
-        await place.check_others_answered()
+        await harness.check_others_answered()
     stopped.send_signal(signal.SIGCONT)
     assert await read_line(stopped) == "ended"
     await stopped.communicate()
-    _, (_, text) = await read_conversation(place.client, "crab", "slow")
+    _, (_, text) = await read_conversation(harness.client, "crab", "slow")
     assert len(text.split()) == 20000
 
 
 @pytest.mark.req("leave.cancels")
 @pytest.mark.req("leave.detached")
-async def test_a_client_that_is_killed_takes_its_turn_along_unless_it_was_to_outlive_it(
-    place: ClientFaultHarness,
+async def test_a_killed_client_ends_its_turn_unless_the_turn_is_detached(
+    harness: ClientFaultHarness,
 ) -> None:
     clients = {
-        "cut": place.start_listener("cut", "!say one \n!wait\n!say two"),
-        "kept": place.start_listener("kept", "!say one \n!wait\n!say two", "detach"),
+        "cut": harness.start_listener("cut", "!say one \n!wait\n!say two"),
+        "kept": harness.start_listener("kept", "!say one \n!wait\n!say two", "detach"),
     }
     for process in clients.values():
         assert await read_line(process) == "reading"
-    await place.model.until_waiting(2)
+    await harness.model.until_waiting(2)
     for process in clients.values():
         process.kill()
         await process.communicate()
-    await place.model.until_hung_up()
-    place.model.release()
-    await place.wait_until_idle()
-    assert [role for role, _ in await read_conversation(place.client, "crab", "cut")] == ["user"]
-    assert (await read_conversation(place.client, "crab", "kept"))[1:] == [("assistant", "one two")]
+    await harness.model.until_hung_up()
+    harness.model.release()
+    await harness.wait_until_idle()
+    assert [role for role, _ in await read_conversation(harness.client, "crab", "cut")] == ["user"]
+    assert (await read_conversation(harness.client, "crab", "kept"))[1:] == [
+        ("assistant", "one two")
+    ]
 
 
 @pytest.mark.req("feed.never_slows")
-async def test_a_feed_that_nobody_reads_slows_no_turn_and_holds_a_bounded_part(
-    place: ClientFaultHarness,
+async def test_an_unread_feed_slows_no_turn_and_takes_bounded_memory(
+    harness: ClientFaultHarness,
 ) -> None:
     async with (
-        connect(home=place.home, reconnect_timeout=0) as deaf,
+        connect(home=harness.home, reconnect_timeout=0) as deaf,
         aclosing(deaf.subscribe_events()) as feed,
     ):
-        await place.check_others_answered()
+        await harness.check_others_answered()
         first = asyncio.ensure_future(anext(feed))
         async with asyncio.timeout(PATIENCE):
             while not first.done():
-                await place.check_others_answered()
+                await harness.check_others_answered()
         for _ in range(3):
-            text = (await place.client.send("crab", "!chunks 10000 0", sender="bo")).content
+            text = (await harness.client.send("crab", "!chunks 10000 0", sender="bo")).content
             assert len(text.split()) == 10000
-        assert read_peak_mb(place.child.pid) < PEAK_MB
+        assert read_peak_mb(harness.child.pid) < PEAK_MB
         assert isinstance(await first, wire.AgentEventMsg)

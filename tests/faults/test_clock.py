@@ -1,8 +1,7 @@
-"""Clocks that jump while a daemon runs, and between two of its lives.
+"""Wall clocks that jump while a daemon runs, and between two runs of it.
 
-The clock of people is off by what a file says, in a process started so
-(`tests.faults.shifted_clock`); where libfaketime is installed, the same is done to every call of
-the C library too.
+`tests.faults.shifted_clock` shifts the wall clock of Python by an offset in a file; where
+libfaketime is installed, all clock calls of the C library are shifted as well.
 """
 
 import asyncio
@@ -26,22 +25,22 @@ pytestmark = pytest.mark.one_loop
 
 YEAR = 365 * 86400
 FUTURE, PAST = 30 * YEAR, -50 * YEAR
-# Where the clock stands when a daemon starts, and where it is set while it runs.
+# The clock's offset when a daemon starts, and the offsets it jumps to while the daemon runs.
 CLOCK_JUMPS = ((0, (0, FUTURE, PAST, 7200, 0)), (PAST, (FUTURE,)), (FUTURE, (PAST,)))
 LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 
 
 class DaemonClock:
-    """What a daemon of `home` takes for the time."""
+    """Sets the clock of a daemon through a file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.with_name("clock")
         self.set_offset(0)
 
     def set_offset(self, seconds: int) -> None:
-        aside = self._file.with_name("clock.new")
-        aside.write_text(self.render_offset(seconds))
-        aside.replace(self._file)
+        temporary = self._file.with_name("clock.new")
+        temporary.write_text(self.render_offset(seconds))
+        temporary.replace(self._file)
 
     def render_offset(self, seconds: int) -> str:
         return str(seconds)
@@ -54,7 +53,7 @@ class DaemonClock:
 
 
 class LibraryClock(DaemonClock):
-    """That of the C library."""
+    """Shifts the clock calls of the C library, with libfaketime."""
 
     def render_offset(self, seconds: int) -> str:
         return f"{seconds:+d}\n"
@@ -73,8 +72,8 @@ class LibraryClock(DaemonClock):
 
 
 def find_faketime() -> str:
-    found = [path for pattern in LIBRARIES for path in Path("/").glob(pattern[1:])]
-    return str(found[0]) if found else ""
+    paths = [path for pattern in LIBRARIES for path in Path("/").glob(pattern[1:])]
+    return str(paths[0]) if paths else ""
 
 
 @asynccontextmanager
@@ -85,8 +84,8 @@ async def run_daemon(home: Path, clock: DaemonClock) -> AsyncIterator[Client]:
     assert process.stderr is not None
     try:
         async with asyncio.timeout(PATIENCE):
-            said = (await process.stderr.readline()).decode()
-        assert "is ready" in said, said + (await process.stderr.read()).decode()
+            line = (await process.stderr.readline()).decode()
+        assert "is ready" in line, line + (await process.stderr.read()).decode()
         async with connect(home=home, reconnect_timeout=0) as client:
             yield client
         process.terminate()
@@ -101,7 +100,7 @@ async def run_daemon(home: Path, clock: DaemonClock) -> AsyncIterator[Client]:
 
 async def run_through_jumps(home: Path, clock: DaemonClock, model: ModelServer) -> None:
     prepare_home(home, model)
-    said = []
+    replies = []
     for life, (start, jumps) in enumerate(CLOCK_JUMPS):
         clock.set_offset(start)
         async with run_daemon(home, clock) as client:
@@ -113,28 +112,28 @@ async def run_through_jumps(home: Path, clock: DaemonClock, model: ModelServer) 
                 clock.set_offset(seconds)  # in mid-turn
                 model.release()
                 assert get_stream_end(await collect_events(stream)).error == ""
-                said += [f"{word} on"]
+                replies += [f"{word} on"]
                 note = f'{{"name": "n{life}{number}", "content": "the word is {word}"}}'
                 turn = await client.send("crab", f"!tool remember {note}\n!then\n!say kept")
                 assert turn.content == "kept"
-                said += ["kept"]
-                await check_contents(client, said)
+                replies += ["kept"]
+                await check_contents(client, replies)
 
 
-async def check_contents(client: Client, said: list[str]) -> None:
-    """All there is, in the order in which it was said, whatever the time is."""
+async def check_contents(client: Client, replies: list[str]) -> None:
+    """Messages, notes and search results are complete and in order, whatever the clock says."""
     page = await client.list_messages("crab", limit=1000)
     assert [message.id for message in page.messages] == list(range(len(page.messages)))
-    words = [m.content for m in page.messages if m.role == "assistant" and m.content]
-    assert words == said
+    contents = [m.content for m in page.messages if m.role == "assistant" and m.content]
+    assert contents == replies
     (listed,) = (await client.list_conversations()).conversations
     assert listed.message_count == len(page.messages)
     stats = await client.get_stats()
     assert stats.uptime_secs < 60
     assert list(stats.problems) == []
     notes = await client.list_memory("crab")
-    assert len(notes.entries) == len(said) // 2
-    word = said[-2].split()[0]
+    assert len(notes.entries) == len(replies) // 2
+    word = replies[-2].split()[0]
     async with asyncio.timeout(PATIENCE):
         while not (await client.search_sessions(word)).hits:
             await asyncio.sleep(0.01)
@@ -150,9 +149,7 @@ async def test_a_clock_that_jumps_neither_loses_nor_reorders_nor_ends_anything(h
 @pytest.mark.req("faults.clock")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(
-    not find_faketime(), reason="libfaketime is not installed: its clock is not tried"
-)
-async def test_the_clock_of_the_system_that_jumps_does_no_more(home: Path) -> None:
+@pytest.mark.skipif(not find_faketime(), reason="libfaketime is not installed")
+async def test_jumps_of_the_c_librarys_clock_do_no_harm_either(home: Path) -> None:
     async with model_server() as model:
         await run_through_jumps(home, LibraryClock(home), model)

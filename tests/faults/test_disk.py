@@ -1,4 +1,4 @@
-"""A disk that is full, and a home that is read-only: a small file system of the daemon's own."""
+"""A full disk and a read-only home, on a small file system that only the daemon uses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,33 +33,33 @@ async def model() -> AsyncIterator[ModelServer]:
 
 
 def config_command(model: ModelServer) -> str:
-    """The command that writes it."""
+    """The shell command that writes the configuration."""
     lines = ["[[providers]]", 'name = "tests"', 'kind = "openai"', f'base_url = "{model.url}"']
     lines += ['api_key = "k"', 'models = ["scripted"]']
     return f"printf '%s\\n' {' '.join(repr(line) for line in lines)} > config.toml"
 
 
 def list_files(disk: TmpfsHome) -> set[Path]:
-    """All but the logs, and the index of what was said, which is worked on in its own time."""
+    """All files but the logs and the search index, which is updated in the background."""
     paths = (path for path in disk.home.rglob("*") if path.is_file())
     return {path for path in paths if not {"logs", "index"} & set(path.parts)}
 
 
 async def wait_until_ready(disk: TmpfsHome) -> None:
-    said = await read_first_line(disk)
-    assert "is ready" in said, said + await read_all_stderr(disk)
+    line = await read_first_line(disk)
+    assert "is ready" in line, line + await read_all_stderr(disk)
 
 
-async def read_failure(client: Client, said: str, sender: str = "") -> str:
-    """Why a turn was not accepted: nothing of it was kept, so it never started."""
+async def read_failure(client: Client, content: str, sender: str = "") -> str:
+    """The error of a turn that never started, because it could not be stored."""
     with pytest.raises(ServerError) as caught:
-        await collect_events(client.stream("crab", said, sender=sender))
+        await collect_events(client.stream("crab", content, sender=sender))
     assert caught.value.code == 500
     return str(caught.value)
 
 
 @pytest.mark.req("durability.storage_failure_told")
-async def test_on_a_disk_that_is_full_all_that_is_refused_says_so_and_nothing_is_half_there(
+async def test_on_a_full_disk_every_refusal_says_so_and_nothing_is_half_written(
     home: Path, model: ModelServer
 ) -> None:
     async with run_on_tmpfs(home, config_command(model)) as disk:
@@ -68,7 +68,7 @@ async def test_on_a_disk_that_is_full_all_that_is_refused_says_so_and_nothing_is
             assert (await client.send("crab", "!say one")).content == "one"
             before = list_files(disk)
             disk.fill()
-            asked = model.request_count
+            request_count = model.request_count
             long = "x" * 8000  # more than is left of the block that a log ends in
             assert FULL in await read_failure(client, f"!say never\n{long}")
             assert FULL in await read_failure(client, f"!say never\n{long}", sender="another")
@@ -81,7 +81,7 @@ async def test_on_a_disk_that_is_full_all_that_is_refused_says_so_and_nothing_is
                 with pytest.raises(ServerError, match=FULL) as caught:
                     await request
                 assert caught.value.code == 500
-            assert model.request_count == asked
+            assert model.request_count == request_count
             await client.ping()
             page = await client.list_messages("crab")
             assert [message.content for message in page.messages] == ["!say one", "one"]
@@ -99,26 +99,26 @@ async def test_on_a_disk_that_is_full_all_that_is_refused_says_so_and_nothing_is
 async def test_a_daemon_that_has_no_room_to_start_says_so_in_a_sentence(
     home: Path, has_run: bool
 ) -> None:
-    made = "mkdir -m 700 run && touch run/crabtalk.lock; " if has_run else ""
-    fill = f"{made}cat /dev/zero > filler 2>/dev/null || true"
+    setup = "mkdir -m 700 run && touch run/crabtalk.lock; " if has_run else ""
+    fill = f"{setup}cat /dev/zero > filler 2>/dev/null || true"
     async with run_on_tmpfs(home, fill) as disk:
-        said = await read_all_stderr(disk)
+        stderr = await read_all_stderr(disk)
     assert disk.process.returncode == 1
-    assert FULL in said
-    assert said.count("\n") == 1, said
-    assert said.startswith("crabtalkd: ")
+    assert FULL in stderr
+    assert stderr.count("\n") == 1, stderr
+    assert stderr.startswith("crabtalkd: ")
 
 
 @pytest.mark.req("faults.start.told")
 @pytest.mark.parametrize("has_run", [False, True])
 async def test_a_home_that_is_read_only_is_named_in_a_sentence(home: Path, has_run: bool) -> None:
-    made = "mkdir -m 700 run && touch run/crabtalk.lock && " if has_run else ""
-    async with run_on_tmpfs(home, f'{made}mount -o remount,ro "$0"') as disk:
-        said = await read_all_stderr(disk)
+    setup = "mkdir -m 700 run && touch run/crabtalk.lock && " if has_run else ""
+    async with run_on_tmpfs(home, f'{setup}mount -o remount,ro "$0"') as disk:
+        stderr = await read_all_stderr(disk)
     assert disk.process.returncode == 1
-    assert READ_ONLY in said
-    assert said.count("\n") == 1, said
-    assert "choose another home with --home" in said
+    assert READ_ONLY in stderr
+    assert stderr.count("\n") == 1, stderr
+    assert "choose another home with --home" in stderr
 
 
 @pytest.mark.req("durability.storage_failure_told")
@@ -130,12 +130,12 @@ async def test_a_home_that_becomes_read_only_can_be_read_and_later_written_again
         async with connect(home=disk.home, reconnect_timeout=0) as client:
             assert (await client.send("crab", "!say one")).content == "one"
             await disk.make_read_only()
-            asked = model.request_count
+            request_count = model.request_count
             assert READ_ONLY in await read_failure(client, "!say never", sender="another")
             with pytest.raises(ServerError, match=READ_ONLY) as caught:
                 await client.create_agent("owl", "You are owl.")
             assert caught.value.code == 500
-            assert model.request_count == asked
+            assert model.request_count == request_count
             page = await client.list_messages("crab")
             assert [message.content for message in page.messages] == ["!say one", "one"]
             await client.ping()

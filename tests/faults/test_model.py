@@ -1,8 +1,8 @@
-"""A model server that cuts, hangs or answers garbage, as a client of a real daemon sees it.
+"""A model server that cuts connections, hangs or answers garbage, as a daemon's client sees it.
 
-Whatever it is: the turn ends, with a sentence that names the provider; what was said is kept and
-half an answer is not; others are answered meanwhile, memory stays within bounds, the log has no
-traceback; and the next turn is answered.
+In every case the turn ends with a sentence that names the provider; the user's message is stored
+and an incomplete answer is not; other clients are served meanwhile, memory stays bounded, the log
+has no traceback; and the next turn works.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ max_retries = {retries}
 timeout = 0.3
 first_token_timeout = 1
 """
-# A daemon that has asked a model has sixty; the longest line it puts up with comes on top.
+# A daemon that has used a model takes sixty; the longest line it accepts comes on top.
 PEAK_MB = 120
 
 
@@ -55,23 +55,23 @@ class ModelFaultHarness:
     child: CrabtalkdProcess
     client: Client
 
-    async def run_turn(self, said: str = "hello") -> tuple[str, wire.StreamEnd]:
-        """What was heard, and how it ended; others are answered meanwhile."""
+    async def run_turn(self, content: str = "hello") -> tuple[str, wire.StreamEnd]:
+        """The text of a turn and its end; checks that pings are answered meanwhile."""
         text: list[str] = []
-        task = asyncio.ensure_future(self._read_stream(said, text))
+        task = asyncio.ensure_future(self._read_stream(content, text))
         async with asyncio.timeout(30):
             while not task.done():
                 await self.client.ping()
                 await asyncio.sleep(0.01)
         return "".join(text), task.result()
 
-    async def _read_stream(self, said: str, text: list[str]) -> wire.StreamEnd:
-        async with aclosing(self.client.stream("crab", said)) as events:
-            async for one in events:
-                if isinstance(one, wire.StreamChunk):
-                    text.append(one.content)
-                elif isinstance(one, wire.StreamEnd):
-                    return one
+    async def _read_stream(self, content: str, text: list[str]) -> wire.StreamEnd:
+        async with aclosing(self.client.stream("crab", content)) as events:
+            async for event in events:
+                if isinstance(event, wire.StreamChunk):
+                    text.append(event.content)
+                elif isinstance(event, wire.StreamEnd):
+                    return event
         raise AssertionError("a stream without an end")
 
     async def read_history(self) -> list[tuple[str, str]]:
@@ -86,7 +86,7 @@ class ModelFaultHarness:
 
 
 @pytest.fixture
-async def place(home: Path) -> AsyncIterator[ModelFaultHarness]:
+async def harness(home: Path) -> AsyncIterator[ModelFaultHarness]:
     async with run_bad_model() as model:
         home.mkdir(0o700)
         (home / "config.toml").write_text(CONFIG.format(url=model.url, retries=0))
@@ -100,8 +100,8 @@ async def place(home: Path) -> AsyncIterator[ModelFaultHarness]:
 
 
 def make_call_event(**fields: object) -> bytes:
-    given = {"index": 0, "id": "a", "function": {"name": "bash", "arguments": "{}"}, **fields}
-    choice = {"delta": {"tool_calls": [given]}, "finish_reason": "tool_calls"}
+    call = {"index": 0, "id": "a", "function": {"name": "bash", "arguments": "{}"}, **fields}
+    choice = {"delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
     return make_sse_event({"choices": [choice]}) + DONE
 
 
@@ -242,7 +242,7 @@ GARBAGE = {
         "an event without end",
     ),
 }
-# The answer is there; what is wrong comes after it.
+# The answer is complete; the fault comes after it.
 COMPLETE = {
     "the connection stays open": RawAnswer(
         make_http_response(make_text_event("one", "stop") + DONE), ending=ConnectionEnd.HANG
@@ -276,68 +276,68 @@ COMPLETE = {
 }
 
 
-async def check_refused(place: ModelFaultHarness, answer: RawAnswer, sentence: str) -> None:
-    place.model.answer = answer
-    _, end = await place.run_turn()
+async def check_refused(harness: ModelFaultHarness, answer: RawAnswer, sentence: str) -> None:
+    harness.model.answer = answer
+    _, end = await harness.run_turn()
     assert end.stop_reason == wire.STOP_REASON_ERROR
     assert end.error.startswith("bad: ")
     assert sentence in end.error
     assert len(end.error) < 1000
-    assert await place.read_history() == [("user", "hello")]
-    assert place.model.asked == 1
-    assert read_peak_mb(place.child.pid) < PEAK_MB
-    await place.check_goes_on()
+    assert await harness.read_history() == [("user", "hello")]
+    assert harness.model.request_count == 1
+    assert read_peak_mb(harness.child.pid) < PEAK_MB
+    await harness.check_goes_on()
 
 
 @pytest.mark.req("faults.model.told")
 @pytest.mark.parametrize("name", CUTS)
 async def test_a_connection_that_is_cut_ends_the_turn_and_nothing_else(
-    place: ModelFaultHarness, name: str
+    harness: ModelFaultHarness, name: str
 ) -> None:
-    await check_refused(place, *CUTS[name])
+    await check_refused(harness, *CUTS[name])
 
 
 @pytest.mark.req("faults.model.told")
 @pytest.mark.parametrize("name", HANGS)
-async def test_a_model_that_hangs_is_given_up_after_its_time(
-    place: ModelFaultHarness, name: str
+async def test_a_model_that_hangs_is_given_up_after_its_timeout(
+    harness: ModelFaultHarness, name: str
 ) -> None:
-    await check_refused(place, HANGS[name], "sent nothing for too long")
+    await check_refused(harness, HANGS[name], "sent nothing for too long")
 
 
 @pytest.mark.req("faults.model.told")
 @pytest.mark.parametrize("name", GARBAGE)
-async def test_garbage_is_told_in_a_sentence(place: ModelFaultHarness, name: str) -> None:
-    await check_refused(place, *GARBAGE[name])
+async def test_garbage_is_reported_in_a_sentence(harness: ModelFaultHarness, name: str) -> None:
+    await check_refused(harness, *GARBAGE[name])
 
 
 @pytest.mark.req("faults.model.complete")
 @pytest.mark.parametrize("name", COMPLETE)
-async def test_an_answer_that_is_complete_is_kept_whatever_comes_after_it(
-    place: ModelFaultHarness, name: str
+async def test_a_complete_answer_is_stored_whatever_comes_after_it(
+    harness: ModelFaultHarness, name: str
 ) -> None:
-    place.model.answer = COMPLETE[name]
-    text, end = await place.run_turn()
+    harness.model.answer = COMPLETE[name]
+    text, end = await harness.run_turn()
     assert (text, end.error) == ("one", "")
-    assert await place.read_history() == [("user", "hello"), ("assistant", "one")]
-    await place.check_goes_on()
+    assert await harness.read_history() == [("user", "hello"), ("assistant", "one")]
+    await harness.check_goes_on()
 
 
 @pytest.mark.slow
 @pytest.mark.req("faults.model.told")
-async def test_an_answer_without_end_is_cut_off(place: ModelFaultHarness) -> None:
+async def test_an_answer_without_end_is_cut_off(harness: ModelFaultHarness) -> None:
     await check_refused(
-        place,
+        harness,
         RawAnswer(make_http_response(), repeated=make_text_event("y" * 1000) * 30),
         "the answer does not end",
     )
 
 
 @pytest.mark.req("faults.model.told")
-async def test_a_model_server_that_is_stopped_is_waited_for_no_longer_than_its_time(
+async def test_a_stopped_model_server_is_given_up_after_its_timeout(
     home: Path,
 ) -> None:
-    """SIGSTOP: the system still takes connections for it, and nobody answers on them."""
+    """SIGSTOP: the system still accepts connections for the server, but none gets an answer."""
     with model_process() as (url, pid):
         home.mkdir(0o700)
         (home / "config.toml").write_text(CONFIG.format(url=url, retries=0))
@@ -347,8 +347,8 @@ async def test_a_model_server_that_is_stopped_is_waited_for_no_longer_than_its_t
             async with connect(home=home, reconnect_timeout=0) as client:
                 os.kill(pid, signal.SIGSTOP)
                 try:
-                    place = ModelFaultHarness(home, BadModelServer(), child, client)
-                    _, end = await place.run_turn("!say never")
+                    harness = ModelFaultHarness(home, BadModelServer(), child, client)
+                    _, end = await harness.run_turn("!say never")
                 finally:
                     os.kill(pid, signal.SIGCONT)
                 assert "sent nothing for too long" in end.error
@@ -358,17 +358,17 @@ async def test_a_model_server_that_is_stopped_is_waited_for_no_longer_than_its_t
 
 
 @pytest.mark.req("model.retry.stream")
-async def test_what_may_pass_is_tried_again_while_nobody_has_seen_a_word(
-    place: ModelFaultHarness,
+async def test_a_temporary_failure_is_retried_while_no_text_was_shown(
+    harness: ModelFaultHarness,
 ) -> None:
-    (place.home / "config.toml").write_text(CONFIG.format(url=place.model.url, retries=2))
-    await place.client.reload()
-    place.model.answer = RawAnswer()
-    _, end = await place.run_turn()
+    (harness.home / "config.toml").write_text(CONFIG.format(url=harness.model.url, retries=2))
+    await harness.client.reload()
+    harness.model.answer = RawAnswer()
+    _, end = await harness.run_turn()
     assert "closed the connection" in end.error
-    assert place.model.asked == 3
-    place.model.answer = RawAnswer(make_http_response(make_text_event("one ")))
-    text, end = await place.run_turn("again")
-    assert (text, place.model.asked) == ("one ", 4)
-    assert await place.read_history() == [("user", "hello"), ("user", "again")]
-    await place.check_goes_on()
+    assert harness.model.request_count == 3
+    harness.model.answer = RawAnswer(make_http_response(make_text_event("one ")))
+    text, end = await harness.run_turn("again")
+    assert (text, harness.model.request_count) == ("one ", 4)
+    assert await harness.read_history() == [("user", "hello"), ("user", "again")]
+    await harness.check_goes_on()

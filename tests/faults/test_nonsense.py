@@ -1,4 +1,4 @@
-"""Whatever JSON a stream holds, it is read as an answer or refused in a sentence."""
+"""Any JSON in a model's stream is read as an answer or refused with a sentence."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ JSON = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.t
 
 
 def objects_like(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """An object with some of its fields, or anything else in its place."""
-    given: dict[str, st.SearchStrategy[Any]] = {
+    """An object with some of these fields, or any other JSON value."""
+    optional: dict[str, st.SearchStrategy[Any]] = {
         name: value | JSON for name, value in fields.items()
     }
-    return st.fixed_dictionaries({}, optional=given) | JSON
+    return st.fixed_dictionaries({}, optional=optional) | JSON
 
 
 FUNCTION = objects_like(name=st.text(), arguments=st.text())
@@ -46,4 +46,4 @@ def test_a_stream_of_any_objects_is_an_answer_or_an_error(events: list[Any]) -> 
     assert isinstance(message.text, str)
     assert isinstance(message.reasoning, str)
     usage = assembler.usage
-    assert all(isinstance(one, int) for one in (usage.prompt, usage.completion, usage.total))
+    assert all(isinstance(count, int) for count in (usage.prompt, usage.completion, usage.total))

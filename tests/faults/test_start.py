@@ -1,4 +1,4 @@
-"""What a start does not load: it is late, or it is not there at all."""
+"""Modules that a start must not load, because they are imported late or not at all."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from tests.model_server import PATIENCE
 
 pytestmark = pytest.mark.one_loop
 
-# Each is loaded by whoever is the first to need it.
+# Each of these is imported at its first use.
 LATE = {
     *("aiohttp", "asyncpg", "botocore", "mcp", "pydantic", "tantivy", "tomlkit", "uvicorn"),
     *("difflib", "email", "importlib.metadata", "logging.handlers", "random", "secrets", "shutil"),
@@ -23,21 +23,21 @@ LATE = {
 
 
 @pytest.mark.req("daemon.start.light")
-async def test_a_daemon_that_nobody_has_asked_anything_has_not_loaded_what_it_may_never_need(
+async def test_an_idle_daemon_has_not_loaded_modules_it_may_never_need(
     home: Path,
 ) -> None:
     words = (sys.executable, "-X", "importtime", CRABTALKD, "run", "--home", home, "--tcp", "off")
     process = await asyncio.create_subprocess_exec(*words, stderr=PIPE)
     assert process.stderr is not None
     try:
-        said = ""
+        line = ""
         async with asyncio.timeout(PATIENCE):
-            while "is ready" not in said:
-                said = (await process.stderr.readline()).decode()
-                loaded = re.match(r"import time: .*\| +(\S+)$", said)
-                assert loaded is None or loaded[1] not in LATE, said
+            while "is ready" not in line:
+                line = (await process.stderr.readline()).decode()
+                loaded = re.match(r"import time: .*\| +(\S+)$", line)
+                assert loaded is None or loaded[1] not in LATE, line
             async with connect(home=home, reconnect_timeout=0) as client:
-                assert len((await client.list_agents()).agents) == 1  # all is opened
+                assert len((await client.list_agents()).agents) == 1  # opens all stores
         process.terminate()
         async with asyncio.timeout(PATIENCE):
             _, rest = await process.communicate()

@@ -1,7 +1,7 @@
-"""A daemon whose home is a small file system of its own: one that fills up, and can be read-only.
+"""A daemon whose home is on its own small file system, which can be full or read-only.
 
-In a mount namespace, so that nobody else sees it: the tests reach it through the process, and it is
-gone with that. Where the system allows no namespaces there is none.
+It is mounted in a mount namespace, invisible to other processes: tests reach it through /proc of
+the process, and it disappears with the process. It needs a system that allows namespaces.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from tests.daemon.crabtalkd_program import CRABTALKD
 from tests.forked_programs import PIPE
 from tests.model_server import PATIENCE
 
-# Room for a daemon, its agents and a few conversations.
+# Enough for a daemon, its agents and a few conversations.
 SIZE = "512k"
-# A namespace of users too: that one needs no root.
+# With a user namespace, which makes root unnecessary.
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")
 MOUNT = f'mount -t tmpfs -o size={SIZE},mode=700 tmpfs "$0" && cd "$0"'
 
@@ -26,13 +26,13 @@ MOUNT = f'mount -t tmpfs -o size={SIZE},mode=700 tmpfs "$0" && cd "$0"'
 @cache
 def is_possible() -> bool:
     with suppress(OSError):
-        words = (*UNSHARE, "sh", "-c", "mount -t tmpfs tmpfs /mnt")
-        return subprocess.run(words, capture_output=True, check=False).returncode == 0
+        command = (*UNSHARE, "sh", "-c", "mount -t tmpfs tmpfs /mnt")
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
     return False
 
 
 class TmpfsHome:
-    """The disk and the daemon on it. `home` is where others find what is in it."""
+    """The file system and the daemon on it. `home` is its path as other processes see it."""
 
     def __init__(self, process: asyncio.subprocess.Process, path: Path) -> None:
         self.process = process
@@ -41,7 +41,7 @@ class TmpfsHome:
         self._filler = self.home / "filler"
 
     def fill(self, spare: int = 0) -> None:
-        """Until nothing goes on it but `spare` bytes."""
+        """Fills the disk up to `spare` bytes."""
         with self._filler.open("ab", buffering=0) as filler, suppress(OSError):
             while True:
                 filler.write(b"\0" * 4096)
@@ -52,13 +52,13 @@ class TmpfsHome:
         self._filler.unlink()
 
     async def make_read_only(self) -> None:
-        """For whatever is opened from now on."""
-        # A mount cannot become so while somebody writes by way of it, so this one becomes it where
-        # nobody looks.
-        aside = self._path.with_suffix(".aside")
-        aside.mkdir()
-        bind = f"mount --bind {self._path} {aside} && mount -o remount,bind,ro {aside}"
-        await self._run_inside(f"{bind} && mount --move {aside} {self._path}")
+        """Makes the home read-only for files that are opened from now on."""
+        # A mount with open files cannot be remounted read-only, so a read-only bind mount is made
+        # elsewhere and moved over it.
+        temporary = self._path.with_suffix(".aside")
+        temporary.mkdir()
+        bind = f"mount --bind {self._path} {temporary} && mount -o remount,bind,ro {temporary}"
+        await self._run_inside(f"{bind} && mount --move {temporary} {self._path}")
 
     async def make_writable(self) -> None:
         await self._run_inside(f"umount -l {self._path}")
@@ -66,14 +66,14 @@ class TmpfsHome:
     async def _run_inside(self, command: str) -> None:
         pid = str(self.process.pid)
         words = ("nsenter", "-t", pid, "-U", "--preserve-credentials", "-m", "sh", "-c", command)
-        done = await asyncio.create_subprocess_exec(*words, stderr=PIPE)
-        _, said = await done.communicate()
-        assert done.returncode == 0, said.decode()
+        process = await asyncio.create_subprocess_exec(*words, stderr=PIPE)
+        _, stderr = await process.communicate()
+        assert process.returncode == 0, stderr.decode()
 
 
 @asynccontextmanager
 async def run_on_tmpfs(path: Path, before: str = "true") -> AsyncIterator[TmpfsHome]:
-    """A daemon on a disk at `path`, which is made; `before` is done there before it starts."""
+    """Mounts a disk at `path`, runs the command `before` there, then starts the daemon on it."""
     path.mkdir()
     start = f'{MOUNT} && {{ {before}; }} && exec "$1" run --home "$0" --tcp off'
     words = (*UNSHARE, "sh", "-c", start, path, CRABTALKD)
@@ -94,5 +94,5 @@ async def read_first_line(disk: TmpfsHome) -> str:
 
 async def read_all_stderr(disk: TmpfsHome) -> str:
     async with asyncio.timeout(PATIENCE):
-        _, said = await disk.process.communicate()
-    return said.decode()
+        _, stderr = await disk.process.communicate()
+    return stderr.decode()

@@ -1,4 +1,4 @@
-"""A TCP balancer in front of several daemons: the one address a fleet's clients are given."""
+"""A TCP load balancer in front of several daemons: the address for a fleet's clients."""
 
 import asyncio
 import itertools
@@ -11,14 +11,16 @@ class Balancer:
     def __init__(self, ports: Sequence[int]) -> None:
         self._next = itertools.cycle(ports)
         self.port = 0
-        self.connections: Counter[int] = Counter()  # connections, by port
+        self.connections: Counter[int] = Counter()  # number by port
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = next(self._next)
         self.connections[port] += 1
-        there, back = await asyncio.open_connection("127.0.0.1", port)
+        daemon_reader, daemon_writer = await asyncio.open_connection("127.0.0.1", port)
         with suppress(ConnectionError, asyncio.CancelledError):
-            await asyncio.gather(copy_stream(reader, back), copy_stream(there, writer))
+            await asyncio.gather(
+                copy_stream(reader, daemon_writer), copy_stream(daemon_reader, writer)
+            )
 
 
 async def copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

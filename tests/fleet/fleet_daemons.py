@@ -1,9 +1,9 @@
-"""Several daemons in this process, on one database, each with a home and a socket of its own.
+"""Several daemons in this process, on one database, each with its own home and socket.
 
-    async with several(tmp_path, postgres_url, 3) as (one, two, three):
+    async with run_daemons(tmp_path, postgres_url, 3) as (one, two, three):
         async with one.client() as client: ...
 
-All ask the same model. What they share is in the database alone.
+All use the same model. They share state only through the database.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""What the record of a conversation must be like, whatever became of the daemons that wrote it.
+"""Checks the stored record of a conversation, after faults of the daemons that wrote it.
 
-The database itself notes, for every entry, whose lease it was written under: `Audit`.
+A trigger in the database notes for every entry the lease under which it was written.
 """
 
 import json
@@ -32,26 +32,26 @@ WHERE e.conversation = $1 ORDER BY e.seq
 
 @dataclass
 class RecordSegment:
-    """What is between one thing a user said and the next."""
+    """The entries from one user message to the next."""
 
     token: str
-    lease: str  # the run that had the turn
+    lease: str  # run id of the lease that owned the turn
     fence: int
     runs: set[str]
     done: list[str]
-    said: str = ""
+    text: str = ""
 
 
 async def begin_audit(connection: Any) -> None:
-    """From now on, for all conversations."""
+    """Create the audit table and trigger, for entries written from now on."""
     await connection.execute(AUDIT_SCHEMA)
 
 
 async def check_conversation(
     connection: Any, sender: str, acknowledged: list[list[str]], sent: set[str]
 ) -> list[RecordSegment]:
-    """Raises AssertionError for whatever is not as it must be. `acknowledged` are the tokens of
-    each person, in the order in which they said them."""
+    """Raises AssertionError if the record is wrong. `acknowledged` has the tokens of each sender's
+    acknowledged messages, in order."""
     row = await connection.fetchrow(
         "SELECT id, last_seq, message_count FROM conversations WHERE sender = $1", sender
     )
@@ -68,19 +68,21 @@ async def check_conversation(
     for segment in segments:
         check_segment(segment)
     tokens = [segment.token for segment in segments]
-    assert len(set(tokens)) == len(tokens), "something was kept twice"
+    assert len(set(tokens)) == len(tokens), "a message was stored twice"
     assert set(tokens) <= sent
     runs = [segment.lease for segment in segments]
     assert len(set(runs)) == len(runs), "one run for two messages"
-    places = {segment.token: place for place, segment in enumerate(segments)}
-    for person in acknowledged:
-        lost = [token for token in person if token not in places]
+    positions = {segment.token: position for position, segment in enumerate(segments)}
+    for tokens_of_sender in acknowledged:
+        lost = [token for token in tokens_of_sender if token not in positions]
         assert not lost, f"acknowledged, and lost: {lost}"
-        assert [places[token] for token in person] == sorted(places[token] for token in person)
-        for token in person:
-            segment = segments[places[token]]
+        assert [positions[token] for token in tokens_of_sender] == sorted(
+            positions[token] for token in tokens_of_sender
+        )
+        for token in tokens_of_sender:
+            segment = segments[positions[token]]
             assert segment.done == ["completed"], f"{token} was acknowledged: {segment}"
-            assert f"re {token} ." in segment.said
+            assert f"re {token} ." in segment.text
     return segments
 
 
@@ -92,10 +94,10 @@ def split_segments(sender: str, entries: list[Any]) -> list[RecordSegment]:
             continue
         if entry["kind"] == "message" and body["message"]["role"] == "user":
             (token,) = TOKEN.findall(body["message"]["text"].split("\n")[0])
-            # An accepted message of a daemon that died is put there by whoever has the turn then.
+            # The next owner of the turn appends the accepted messages of a dead daemon.
             segments.append(RecordSegment(token, body["run"], entry["fence"], set(), []))
             continue
-        assert segments, f"something came before anything was said to {sender}: {body}"
+        assert segments, f"an entry precedes the first user message of {sender}: {body}"
         last = segments[-1]
         is_closing = body.get("event") == "done" and body["data"]["stop_reason"] == "interrupted"
         assert entry["run"] == last.lease or is_closing, f"{body} was written in the turn of {last}"
@@ -106,13 +108,13 @@ def split_segments(sender: str, entries: list[Any]) -> list[RecordSegment]:
                 last.done.append(body["data"]["stop_reason"])
                 continue
         else:
-            last.said += body["message"].get("text", "")
+            last.text += body["message"].get("text", "")
         assert not last.done, f"{body} came after the end of {last}"
     return segments
 
 
 def check_segment(segment: RecordSegment) -> None:
-    """It is closed exactly once, and nobody else has a word in it."""
+    """The run is closed exactly once, and no other run has written into it."""
     assert segment.runs == {segment.lease}, f"more than one run: {segment}"
     assert len(segment.done) == 1, f"closed {len(segment.done)} times: {segment}"
-    assert set(TOKEN.findall(segment.said)) <= {segment.token}, f"interleaved: {segment}"
+    assert set(TOKEN.findall(segment.text)) <= {segment.token}, f"interleaved: {segment}"

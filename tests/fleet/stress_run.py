@@ -1,11 +1,11 @@
-"""A siege of a fleet: people talk to three daemons, which are processes, about the same
-conversations, while daemons are killed and put to sleep, and the database is restarted.
+"""A stress test of a fleet: clients talk to three daemon processes in the same conversations, while
+daemons are killed or suspended and the database is restarted.
 
-    report = await siege(tmp_path, server, rounds=12, seed="7")
+    report = await run_stress(tmp_path, server, rounds=12, seed="7")
 
-In every conversation somebody talks at each daemon, one message after the other, each with a token
-of its own. A round is one fault, or none, while they talk; then they come to an end of what they
-are saying, and the record must say of every run that it is over.
+Each conversation has one sender at each daemon, who sends message after message, each with its own
+token. A round has at most one fault meanwhile. At its end the senders finish their messages, and
+the record must have the end of every run.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from tests.postgres import PostgresServer
 
 DAEMONS = 3
 CONVERSATIONS = 3
-# After so many rounds others are begun: a history that grows is another test's.
+# Rounds until new conversations are used: long histories are covered by other tests.
 EPOCH = 6
 LEASE = 1.0
-# What a round may take on the slowest of machines.
+# Seconds a round may take on a slow machine.
 PATIENCE = 60.0
-# Seconds into a round when its fault comes, at most; and until people come to an end.
+# Maximum seconds until the fault of a round, and from then until the senders stop.
 DELAY, LONGEST = 0.4, 0.6
 FAULTS = ("kill", "stop", "fast", "immediate", "nothing")
 SCRIPTS = (
@@ -66,7 +66,7 @@ PROGRAM = ForkedProgram(
 
 
 class FleetDaemonProcess(LaunchedDaemon):
-    """`crabtalkd run`, with what a fleet needs loaded already."""
+    """`crabtalkd run`, forked from a process with preloaded modules."""
 
     def fork_process(self) -> ForkedProcess:
         return PROGRAM.start("run", "--home", self.home, "--tcp", "off", stderr=PIPE)
@@ -76,16 +76,16 @@ class FleetDaemonProcess(LaunchedDaemon):
 class FleetStressReport:
     rounds: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    said: int = 0
+    sent: int = 0
     acknowledged: int = 0
-    refused: Counter[str] = field(default_factory=Counter)  # by code, or what broke
-    ends: Counter[str] = field(default_factory=Counter)  # of runs, as the record has them
+    refused: Counter[str] = field(default_factory=Counter)  # by error code or exception
+    ends: Counter[str] = field(default_factory=Counter)  # of runs, by stop reason in the record
     seconds: float = 0.0
 
     def __str__(self) -> str:
         return (
             f"{self.rounds} rounds in {self.seconds:.1f} s ({format_counts(self.faults)}): "
-            f"{self.said} messages, {self.acknowledged} acknowledged; "
+            f"{self.sent} messages, {self.acknowledged} acknowledged; "
             f"otherwise {format_counts(self.refused)}; runs ended: {format_counts(self.ends)}"
         )
 
@@ -96,7 +96,7 @@ def format_counts(counter: Counter[str]) -> str:
 
 @dataclass
 class FleetSender:
-    """Somebody who talks in one conversation, at one daemon."""
+    """A sender in one conversation, at one daemon."""
 
     sender: str
     place: int
@@ -137,13 +137,13 @@ class FleetStressRun:
         self._server = server
         self._model = model
         self._random = random.Random(seed)
-        self._people: list[FleetSender] = []
+        self._senders: list[FleetSender] = []
         self._is_over = False
         self._ends: dict[str, Counter[str]] = {}  # by conversation
         self._report = FleetStressReport()
 
     async def run(self, rounds: int) -> FleetStressReport:
-        begun = time.monotonic()
+        started_at = time.monotonic()
         async with connect_database(self._server.url) as connection:
             await begin_audit(connection)
         try:
@@ -164,17 +164,17 @@ class FleetStressRun:
                 await self._check_afterwards()
         except BaseException as error:
             for daemon in self._daemons:
-                error.add_note(f"{daemon.home.name} said:\n{daemon.stderr_text[-4000:]}")
+                error.add_note(f"{daemon.home.name} printed:\n{daemon.stderr_text[-4000:]}")
             raise
         finally:
             for daemon in self._daemons:
                 await daemon.kill()
         self._report.ends = sum(self._ends.values(), Counter[str]())
-        self._report.seconds = time.monotonic() - begun
+        self._report.seconds = time.monotonic() - started_at
         return self._report
 
     def _begin_epoch(self, number: int) -> None:
-        self._people = [
+        self._senders = [
             FleetSender(f"s{number}-{conversation}", place)
             for conversation in range(CONVERSATIONS)
             for place in range(DAEMONS)
@@ -190,20 +190,20 @@ class FleetStressRun:
                 await stack.enter_async_context(connect(home=daemon.home))
                 for daemon in self._daemons
             ]
-            talking = [
+            tasks = [
                 asyncio.ensure_future(self._talk(clients[person.place], person))
-                for person in self._people
+                for person in self._senders
             ]
             try:
                 await asyncio.sleep(self._random.uniform(0, DELAY))
                 await getattr(self, f"_{fault}")()
                 await asyncio.sleep(self._random.uniform(0, LONGEST))
                 self._is_over = True
-                await asyncio.gather(*talking)
+                await asyncio.gather(*tasks)
             finally:
-                for task in talking:
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(*talking, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
         async with connect_database(self._server.url) as connection:
             await self._wait_until_quiet(connection)
             await self._check(connection)
@@ -231,13 +231,15 @@ class FleetStressRun:
         await asyncio.to_thread(self._server.restart, "immediate")
 
     async def _talk(self, client: Client, person: FleetSender) -> None:
-        choose = random.Random(f"{person.sender} {person.place} {person.count}")
+        random_source = random.Random(f"{person.sender} {person.place} {person.count}")
         while not self._is_over:
             token = person.next_token()
-            self._report.said += 1
-            script = choose.choice(SCRIPTS).replace("WORD", f"re {token} .")
+            self._report.sent += 1
+            script = random_source.choice(SCRIPTS).replace("WORD", f"re {token} .")
             try:
-                await self._say(client, person, f"{token} .\n{script}", choose.random() < 0.5)
+                await self._say(
+                    client, person, f"{token} .\n{script}", random_source.random() < 0.5
+                )
             except ServerError as error:
                 self._count_refusal(error)
                 await asyncio.sleep(0.05)
@@ -256,7 +258,7 @@ class FleetStressRun:
     async def _say(
         self, client: Client, person: FleetSender, content: str, is_streamed: bool
     ) -> None:
-        """Returns when it is acknowledged that all of it was kept."""
+        """Returns when the message and its answer are acknowledged as stored."""
         if not is_streamed:
             await client.send("crab", content, sender=person.sender)
             return
@@ -268,10 +270,10 @@ class FleetStressRun:
                     if event.stop_reason != wire.STOP_REASON_COMPLETED:
                         raise ServerError(500, "it was cut off")
 
-    # ── What must be so ─────────────────────────────────────────────────────────────────────
+    # ── Checks ──────────────────────────────────────────────────────────────────────────────
 
     async def _wait_until_quiet(self, connection: Any) -> None:
-        """Until nobody has a turn, nor waits for one, of those that live."""
+        """Wait until no live daemon has a turn or waits for one."""
         while await connection.fetchval(
             "SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM tickets t "
             "JOIN daemons d ON d.id = t.daemon WHERE d.expires_at > clock_timestamp())"
@@ -279,15 +281,15 @@ class FleetStressRun:
             await asyncio.sleep(0.02)
 
     async def _check(self, connection: Any) -> None:
-        for sender in sorted({person.sender for person in self._people}):
-            people = [person for person in self._people if person.sender == sender]
-            acknowledged = [person.acknowledged for person in people]
-            sent = set[str]().union(*(person.sent for person in people))
+        for sender in sorted({person.sender for person in self._senders}):
+            senders = [person for person in self._senders if person.sender == sender]
+            acknowledged = [person.acknowledged for person in senders]
+            sent = set[str]().union(*(person.sent for person in senders))
             segments = await check_conversation(connection, sender, acknowledged, sent)
             self._ends[sender] = Counter(segment.done[0] for segment in segments)
 
     async def _check_afterwards(self) -> None:
-        """All daemons serve, and the dead leave nothing once nobody mourns them."""
+        """Check that all daemons serve, and that rows of dead daemons are deleted after a while."""
         for daemon in self._daemons:
             async with connect(home=daemon.home) as client:
                 await client.send("crab", "!say still here", sender=f"last {daemon.home.name}")
@@ -312,7 +314,7 @@ class FleetStressRun:
 
 @asynccontextmanager
 async def connect_database(url: str) -> AsyncIterator[Any]:
-    """A connection of the test's own, once the database is there."""
+    """A separate connection of the test."""
     connection = await asyncpg.connect(url, timeout=PATIENCE)
     try:
         yield connection

@@ -1,5 +1,5 @@
-"""A database that is away, stalled, read-only or refuses: clear answers, nothing acknowledged that
-was not written, and a daemon that goes on by itself once it is back."""
+"""A database that is unreachable, stalled, read-only or refuses us: errors are clear, nothing is
+acknowledged that was not written, and the daemon recovers by itself."""
 
 import asyncio
 import json
@@ -29,9 +29,9 @@ from tests.postgres import Mode, PostgresServer, execute_sql
 
 MODES: tuple[Mode, ...] = ("fast", "immediate")
 LEASE, STATEMENT = 1.0, 0.5
-# What is answered at once, on a machine that has other things to do too.
+# Seconds for an immediate answer, on a busy machine.
 AT_ONCE = 2.0
-# Longer than that nothing may keep the loop from its other clients.
+# Maximum seconds that the loop may be blocked.
 HELD = 0.05
 
 
@@ -39,7 +39,7 @@ HELD = 0.05
 async def run_single_daemon(
     path: Path, url: str, *, more: str = ""
 ) -> AsyncIterator[InProcessDaemon]:
-    """A daemon on a database, which need not be there."""
+    """A daemon with a database that may be unreachable."""
     async with model_server() as model:
         settings = STORAGE.format(database=url, lease=LEASE)
         config = f"{CONFIG.replace('{url}', model.url)}{settings}{more}"
@@ -60,7 +60,7 @@ async def ping_at_once(client: Client) -> None:
 
 
 async def wait_until_serving(client: Client, sender: str = "") -> None:
-    """Nobody does anything but ask."""
+    """Send messages until one succeeds, without doing anything else."""
     codes: set[int] = set()
     content = ""
     async with asyncio.timeout(30):
@@ -75,27 +75,27 @@ async def wait_until_serving(client: Client, sender: str = "") -> None:
 
 
 def read_record(url: str, sender: str = "user") -> list[str]:
-    """Who spoke, and how runs ended."""
+    """The messages with their roles, and the stop reasons of runs."""
     rows = execute_sql(
         url,
         "SELECT e.kind, e.body FROM entries e JOIN conversations c ON c.id = e.conversation "
         f"WHERE c.sender = '{sender}' ORDER BY e.seq",
     )
-    found = []
+    record = []
     for row in rows:
         body = json.loads(row["body"])
         if row["kind"] == "message":
-            found.append(f"{body['message']['role']}: {body['message']['text']}")
+            record.append(f"{body['message']['role']}: {body['message']['text']}")
         elif row["kind"] == "event" and body["event"] == "done":
-            found.append(body["data"]["stop_reason"])
-    return found
+            record.append(body["data"]["stop_reason"])
+    return record
 
 
-# ── Away ───────────────────────────────────────────────────────────────────────────────────────
+# ── Unreachable ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("fleet.database.away")
-async def test_a_daemon_starts_without_its_database_says_so_and_serves_once_it_is_there(
+async def test_a_daemon_starts_without_its_database_and_serves_once_it_is_reachable(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     await put_agents(tmp_path, private_postgres.url, AGENTS)
@@ -127,7 +127,7 @@ async def test_a_daemon_starts_without_its_database_says_so_and_serves_once_it_i
 
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_turn_that_loses_its_database_ends_with_an_error_and_keeps_what_it_had_kept(
+async def test_a_turn_that_loses_its_database_ends_with_an_error_and_keeps_stored_messages(
     tmp_path: Path, private_postgres: PostgresServer, mode: Mode
 ) -> None:
     url = private_postgres.url
@@ -159,7 +159,7 @@ async def test_a_turn_that_loses_its_database_ends_with_an_error_and_keeps_what_
 
 
 @pytest.mark.req("fleet.database.away")
-async def test_a_turn_that_waits_goes_on_waiting_while_the_database_is_restarted(
+async def test_a_waiting_turn_survives_a_restart_of_the_database(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
@@ -178,15 +178,15 @@ async def test_a_turn_that_waits_goes_on_waiting_while_the_database_is_restarted
         daemon.model.release()
         assert (await wait_with_timeout(second)).content == "second"
         await asyncio.wait([first])
-    said = [line for line in read_record(url) if line.startswith("user")]
-    assert said == ["user: !say first\n!wait", "user: !say second"]
+    messages = [line for line in read_record(url) if line.startswith("user")]
+    assert messages == ["user: !say first\n!wait", "user: !say second"]
 
 
-@pytest.mark.slow  # it measures, and wants a quiet machine for that
+@pytest.mark.slow  # measures time, which needs an idle machine
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.clock
-async def test_the_loop_is_free_while_the_database_is_away(
+async def test_the_loop_is_not_blocked_while_the_database_is_unreachable(
     tmp_path: Path, private_postgres: PostgresServer, mode: Mode
 ) -> None:
     await put_agents(tmp_path, private_postgres.url, AGENTS)
@@ -196,7 +196,7 @@ async def test_the_loop_is_free_while_the_database_is_away(
     ):
         await wait_until_serving(client)
         worst = []
-        for _ in range(5):  # a busy machine may be late; a loop that is held up always is
+        for _ in range(5):  # a busy machine may be late sometimes; a blocked loop is always late
             async with measure_loop_latency() as late:
                 await asyncio.to_thread(private_postgres.stop, mode)
                 for _ in range(20):
@@ -214,7 +214,7 @@ async def test_the_loop_is_free_while_the_database_is_away(
 
 
 @pytest.mark.req("fleet.database.slow")
-async def test_a_stalled_database_is_given_up_in_time_and_holds_up_no_ping(
+async def test_requests_to_a_stalled_database_time_out_without_delaying_pings(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
@@ -244,7 +244,7 @@ async def test_a_stalled_database_is_given_up_in_time_and_holds_up_no_ping(
 
 
 @pytest.mark.req("fleet.database.slow")
-async def test_what_was_under_way_when_it_stalled_is_not_acknowledged_nor_mixed_up(
+async def test_writes_interrupted_by_a_stall_are_neither_acknowledged_nor_mixed_up(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
@@ -261,18 +261,18 @@ async def test_what_was_under_way_when_it_stalled_is_not_acknowledged_nor_mixed_
         finally:
             await asyncio.to_thread(private_postgres.resume)
         await wait_until_serving(client)
-    found = read_record(url)
-    # What the server was asked while it was stalled it may do when it goes on.
-    half = ["assistant: half", "completed"] if "assistant: half" in found else ["interrupted"]
+    record = read_record(url)
+    # The server may carry out statements from the stall when it resumes.
+    half = ["assistant: half", "completed"] if "assistant: half" in record else ["interrupted"]
     expected = ["user: !say half\n!wait", *half]
-    assert found == [*expected, "user: !say back", "assistant: back", "completed"]
+    assert record == [*expected, "user: !say back", "assistant: back", "completed"]
 
 
-# ── Another one, or none for us ────────────────────────────────────────────────────────────────
+# ── Read-only, refused or busy ─────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("fleet.database.failover")
-async def test_one_that_only_reads_is_said_to_and_written_again_once_it_can_be(
+async def test_a_read_only_database_is_reported_and_used_again_once_it_is_writable(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
@@ -296,7 +296,7 @@ async def test_one_that_only_reads_is_said_to_and_written_again_once_it_can_be(
 
 
 @pytest.mark.req("fleet.database.refused")
-async def test_a_wrong_password_is_told_in_a_sentence_and_no_restart_is_needed_once_it_is_right(
+async def test_a_wrong_password_is_reported_and_its_correction_needs_no_restart(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
@@ -342,7 +342,7 @@ async def test_many_turns_on_few_connections_wait_for_each_other_and_lose_nothin
 
 
 @pytest.mark.req("fleet.database.busy")
-async def test_a_server_without_a_connection_left_is_asked_again(
+async def test_a_server_at_its_connection_limit_is_tried_again(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url

@@ -1,4 +1,4 @@
-"""Several daemons, one set of conversations: a client may ask any of them."""
+"""Several daemons with the same conversations: a client may ask any of them."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ TICKETS = "SELECT count(*) AS waiting FROM tickets"
 
 @asynccontextmanager
 async def connect_clients(*daemons: InProcessDaemon) -> AsyncIterator[list[Client]]:
-    """A client of each."""
+    """One client for each daemon."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(daemon.client()) for daemon in daemons]
 
@@ -48,7 +48,7 @@ def get_relay(daemon: InProcessDaemon) -> FeedRelay:
 
 
 async def wait_for_tickets(url: str, count: int) -> None:
-    """Until so many turns wait in the whole fleet."""
+    """Wait until `count` turns wait in the whole fleet."""
     await wait_until(lambda: execute_sql(url, TICKETS)[0]["waiting"] == count)
 
 
@@ -56,7 +56,7 @@ async def wait_for_tickets(url: str, count: int) -> None:
 
 
 @pytest.mark.req("fleet.conversations")
-async def test_what_was_said_to_one_daemon_goes_on_at_another(
+async def test_a_conversation_can_be_continued_at_another_daemon(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with run_daemons(tmp_path, postgres_url, 3) as daemons:
@@ -64,15 +64,15 @@ async def test_what_was_said_to_one_daemon_goes_on_at_another(
             async with daemon.client() as client:
                 await client.send("crab", f"!say answer {number}")
         messages = daemons[0].model.requests[-1]["messages"]
-        said = [m["content"] for m in messages if m["role"] != "system"]
-        assert said == [
+        contents = [m["content"] for m in messages if m["role"] != "system"]
+        assert contents == [
             "!say answer 0",
             "answer 0",
             "!say answer 1",
             "answer 1",
             "!say answer 2",
         ]
-        # The first one has it in memory as it was: it must see what the others added.
+        # The first daemon has an older state in memory: it must load what the others added.
         async with daemons[0].client() as client:
             await client.send("crab", "!say again")
             page = await client.list_messages("crab")
@@ -85,7 +85,7 @@ async def test_what_was_said_to_one_daemon_goes_on_at_another(
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_turns_of_a_conversation_run_one_at_a_time_in_the_order_they_came_anywhere(
+async def test_turns_of_a_conversation_run_one_at_a_time_in_order_across_daemons(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -111,7 +111,7 @@ async def test_turns_of_a_conversation_run_one_at_a_time_in_the_order_they_came_
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_a_turn_waits_for_another_daemons_and_not_for_other_conversations(
+async def test_a_turn_waits_for_another_daemons_turn_but_not_for_other_conversations(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -127,7 +127,7 @@ async def test_a_turn_waits_for_another_daemons_and_not_for_other_conversations(
 
 
 @pytest.mark.req("fleet.balanced")
-async def test_a_client_behind_a_load_balancer_notices_nothing_of_it(
+async def test_clients_behind_a_load_balancer_see_one_conversation(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with run_daemons(tmp_path, postgres_url, 2) as daemons:
@@ -138,7 +138,7 @@ async def test_a_client_behind_a_load_balancer_notices_nothing_of_it(
             ports.append(sock.getsockname()[1])
         async with run_balancer(*ports) as balancer:
             for number in range(6):
-                # A connection each, and so another daemon each time.
+                # A new connection, and so another daemon, for each message.
                 address = f"tcp:127.0.0.1:{balancer.port}"
                 async with connect(address, token="shared", timeout=PATIENCE) as client:
                     answer = await client.send("crab", f"!say answer {number}")
@@ -148,7 +148,7 @@ async def test_a_client_behind_a_load_balancer_notices_nothing_of_it(
             assert [m.content for m in page.messages][1::2] == [f"answer {n}" for n in range(6)]
 
 
-# ── What is about a turn elsewhere ─────────────────────────────────────────────────────────────
+# ── Forwarded requests ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("fleet.routing")
@@ -164,7 +164,7 @@ async def test_a_turn_is_killed_from_any_daemon(tmp_path: Path, postgres_url: st
             await wait_for_event(stream, wire.StreamEnd)
         ).stop_reason == wire.STOP_REASON_CANCELLED
         await wait_with_timeout(there.kill("crab"))  # nothing in flight: no error
-        assert not await there.kill("crab", sender="nobody")
+        assert not await there.kill("crab", sender="other")
 
 
 @pytest.mark.req("fleet.routing")
@@ -190,22 +190,22 @@ async def test_a_question_is_answered_and_seen_from_any_daemon(
         connect_clients(one, two) as (here, there),
     ):
         stream = here.stream("crab", ASK)
-        asked = await wait_for_event(stream, wire.AskUserEvent)
-        # Whoever streams next, wherever, is shown what the turn before waits for.
-        next_one = there.stream("crab", "!say next")
-        again = await wait_for_event(next_one, wire.AskUserEvent)
-        assert again.ask_id == asked.ask_id
+        question = await wait_for_event(stream, wire.AskUserEvent)
+        # The next stream, at any daemon, shows the open question of the turn before.
+        next_stream = there.stream("crab", "!say next")
+        repeated = await wait_for_event(next_stream, wire.AskUserEvent)
+        assert repeated.ask_id == question.ask_id
         await wait_with_timeout(there.reply_to_ask("crab", '{"Pick":"this"}'))
         assert (await wait_for_event(stream, wire.StreamEnd)).error == ""
-        assert (await wait_for_event(next_one, wire.StreamEnd)).error == ""
+        assert (await wait_for_event(next_stream, wire.StreamEnd)).error == ""
         assert await expect_error_code(there.reply_to_ask("crab", "late")) == 404
 
 
-async def test_a_daemon_of_another_version_that_cannot_say_what_it_asks_is_a_line_in_the_log(
+async def test_a_daemon_of_another_version_that_cannot_serve_questions_is_logged(
     tmp_path: Path, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, FLEET)
-    old = PostgresStorage(tmp_path, postgres_url)  # with nobody who would answer questions
+    old = PostgresStorage(tmp_path, postgres_url)  # without a handler for questions
     async with run_daemons(tmp_path, postgres_url, 1) as (one,), AsyncExitStack() as stack:
         stack.push_async_callback(old.close)
         await old.open()
@@ -213,10 +213,10 @@ async def test_a_daemon_of_another_version_that_cannot_say_what_it_asks_is_a_lin
         await wait_with_timeout(turn.acquire())
         async with one.client() as client:
             stream = client.stream("crab", "!say next")
-            heard = asyncio.ensure_future(wait_for_event(stream, wire.StreamEnd))
+            end = asyncio.ensure_future(wait_for_event(stream, wire.StreamEnd))
             await wait_until(lambda: any(record.name == FLEET for record in caplog.records))
             turn.release()
-            assert (await wait_with_timeout(heard)).error == ""
+            assert (await wait_with_timeout(end)).error == ""
     (record,) = [record for record in caplog.records if record.name == FLEET]
     assert "is of another version" in record.getMessage()
     assert (record.levelno, record.exc_info) == (logging.INFO, None)
@@ -282,13 +282,11 @@ async def test_a_compaction_elsewhere_waits_for_the_turn_and_is_seen_here(
         ]
 
 
-# ── The feed ───────────────────────────────────────────────────────────────────────────────────
+# ── Feed ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("fleet.feed")
-async def test_what_runs_in_one_daemon_is_followed_from_another(
-    tmp_path: Path, postgres_url: str
-) -> None:
+async def test_the_feed_has_the_runs_of_other_daemons(tmp_path: Path, postgres_url: str) -> None:
     async with run_daemons(tmp_path, postgres_url, 2) as (one, two):
         async with follow_feed(two, agent="crab") as feed, one.client() as client:
             relay = get_relay(one)
@@ -304,7 +302,7 @@ async def test_what_runs_in_one_daemon_is_followed_from_another(
 
 
 @pytest.mark.req("fleet.feed")
-async def test_whoever_comes_to_a_feed_hears_what_is_asked_elsewhere(
+async def test_a_new_subscriber_gets_the_open_questions_of_other_daemons(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -312,17 +310,17 @@ async def test_whoever_comes_to_a_feed_hears_what_is_asked_elsewhere(
         connect_clients(one, two) as (here, there),
     ):
         stream = here.stream("crab", ASK)
-        asked = await wait_for_event(stream, wire.AskUserEvent)
+        question = await wait_for_event(stream, wire.AskUserEvent)
         async with follow_feed(two, all_kinds=True) as feed:
             await wait_until(lambda: any(e.kind == wire.ASK_USER for e in feed.events))
             (event,) = [e for e in feed.events if e.kind == wire.ASK_USER]
-            assert event.ask.ask_id == asked.ask_id
+            assert event.ask.ask_id == question.ask_id
         await there.reply_to_ask("crab", "x")
         await wait_for_event(stream, wire.StreamEnd)
 
 
-# Daemons that died a moment ago: nobody knows yet, and they are the first to be asked. Asked one
-# after the other, they would keep whoever asks longer than any test has patience.
+# Daemons that just died still count as alive, and are asked first. If they were asked one after the
+# other, the test would time out.
 JUST_DIED = """
 INSERT INTO daemons (id, name, version, started_at, expires_at)
 SELECT gen_random_uuid(), 'silent ' || number, '0', '2020-01-01', now() + interval '1 hour'
@@ -331,26 +329,26 @@ FROM generate_series(1, 8) AS number
 
 
 @pytest.mark.req("fleet.feed")
-async def test_daemons_that_do_not_answer_keep_nobody_from_hearing_what_the_others_ask(
+async def test_dead_daemons_do_not_delay_the_open_questions_of_others(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with run_daemons(tmp_path, postgres_url, 2) as (one, two), one.client() as here:
         execute_sql(postgres_url, JUST_DIED)
         stream = here.stream("crab", ASK)
-        asked = await wait_for_event(stream, wire.AskUserEvent)
+        question = await wait_for_event(stream, wire.AskUserEvent)
         async with follow_feed(two, all_kinds=True) as feed:
             await wait_until(lambda: any(e.kind == wire.ASK_USER for e in feed.events))
             (event,) = [e for e in feed.events if e.kind == wire.ASK_USER]
-            assert event.ask.ask_id == asked.ask_id
+            assert event.ask.ask_id == question.ask_id
         await here.reply_to_ask("crab", "x")
         await wait_for_event(stream, wire.StreamEnd)
 
 
-# ── What is shared ─────────────────────────────────────────────────────────────────────────────
+# ── Shared state ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("fleet.shared")
-async def test_an_agent_made_at_one_daemon_answers_at_another_at_once(
+async def test_an_agent_created_at_one_daemon_can_be_used_at_another_at_once(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -366,7 +364,7 @@ async def test_an_agent_made_at_one_daemon_answers_at_another_at_once(
 
 
 @pytest.mark.req("fleet.shared")
-async def test_what_an_agent_remembers_at_one_daemon_it_recalls_at_another(
+async def test_a_memory_written_at_one_daemon_is_found_at_another(
     tmp_path: Path, postgres_url: str
 ) -> None:
     note = '!tool remember {"name":"shell","content":"The shell is blue."}\n!then\n!say noted'
@@ -389,33 +387,33 @@ async def test_exactly_one_daemon_fires_each_subscription_and_each_once(
     ):
         await clients[0].subscribe_event("build", "crab")
         await clients[1].subscribe_event("build", "twin", once=True)
-        # Told to all three at once: the standing one runs three times, the other one once.
+        # Published at all three at once: the first subscription runs three times, the second once.
         await asyncio.gather(
             *(client.publish_event("build", f"!say {n}") for n, client in enumerate(clients))
         )
 
-        async def said(agent: str) -> list[str]:
+        async def list_answers(agent: str) -> list[str]:
             try:
                 page = await clients[2].list_messages(agent, sender="event:build")
             except ServerError:
                 return []
             return [m.content for m in page.messages if m.role == "assistant"]
 
-        await wait_for_count(lambda: said("crab"), 3)
-        await wait_for_count(lambda: said("twin"), 1)
-        assert sorted(await said("crab")) == ["0", "1", "2"]
+        await wait_for_count(lambda: list_answers("crab"), 3)
+        await wait_for_count(lambda: list_answers("twin"), 1)
+        assert sorted(await list_answers("crab")) == ["0", "1", "2"]
         assert [s.source for s in (await clients[2].list_subscriptions()).subscriptions] == [
             "build"
         ]
 
 
-async def wait_for_count(look: Callable[[], Awaitable[list[str]]], count: int) -> None:
+async def wait_for_count(fetch_items: Callable[[], Awaitable[list[str]]], count: int) -> None:
     async with asyncio.timeout(30):
-        while len(await look()) != count:
+        while len(await fetch_items()) != count:
             await asyncio.sleep(0.02)
 
 
-# ── Daemons that die ───────────────────────────────────────────────────────────────────────────
+# ── Dead daemons ───────────────────────────────────────────────────────────────────────────────
 
 EXPIRE = "UPDATE leases SET expires_at = clock_timestamp() - interval '1 second'"
 DONES = """
@@ -425,10 +423,10 @@ FROM entries WHERE kind = 'event' AND body::json->>'event' = 'done' ORDER BY seq
 
 
 @pytest.mark.req("fleet.dead")
-async def test_a_turn_whose_daemon_is_gone_is_closed_on_the_record_and_followers_hear_of_it(
+async def test_the_turn_of_a_dead_daemon_is_closed_and_reported_to_followers(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    # A lease that lasts long is not renewed soon: expired, it stays so until somebody looks.
+    # A long lease is renewed late: an expired one stays expired until another daemon takes over.
     async with (
         run_daemons(tmp_path, postgres_url, 2, lease=30) as (one, two),
         connect_clients(one, two) as (here, there),
@@ -437,12 +435,12 @@ async def test_a_turn_whose_daemon_is_gone_is_closed_on_the_record_and_followers
         stream = here.stream("crab", "!say so far\n!hang")
         await wait_for_event(stream, wire.StreamChunk)
         execute_sql(postgres_url, EXPIRE)
-        # The next message goes on elsewhere, without waiting for what will never end.
+        # The next message, at another daemon, does not wait for the dead one.
         assert (await wait_with_timeout(there.send("crab", "!say on"))).content == "on"
         await wait_until(lambda: any(e.kind == wire.DONE and e.error for e in feed.events))
         reasons = [row["reason"] for row in execute_sql(postgres_url, DONES)]
         assert reasons == ["interrupted", "completed"]
-        # The one that was taken for dead can add nothing, and says so.
+        # The daemon that counted as dead can append nothing, and reports that.
         assert await here.kill("crab")
         end = await wait_for_event(stream, wire.StreamEnd)
         assert "taken over" in end.error
@@ -453,7 +451,7 @@ async def test_a_turn_whose_daemon_is_gone_is_closed_on_the_record_and_followers
 
 
 @pytest.mark.req("fleet.search")
-async def test_what_was_said_elsewhere_is_found_at_once_and_what_was_deleted_is_not(
+async def test_search_finds_messages_of_other_daemons_at_once_but_not_deleted_ones(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -461,24 +459,24 @@ async def test_what_was_said_elsewhere_is_found_at_once_and_what_was_deleted_is_
         connect_clients(one, two) as (here, there),
     ):
 
-        async def found(word: str) -> list[str]:
+        async def search(word: str) -> list[str]:
             return [
                 hit.sender for hit in (await wait_with_timeout(there.search_sessions(word))).hits
             ]
 
         await here.send("crab", "!say periwinkle", sender="ann")
-        assert await found("periwinkle") == ["ann"]
+        assert await search("periwinkle") == ["ann"]
         await here.send("crab", "!say cowrie", sender="ann")
         await here.send("crab", "!say cowrie", sender="bob")
-        assert sorted(await found("cowrie")) == ["ann", "bob"]
+        assert sorted(await search("cowrie")) == ["ann", "bob"]
         for listed in (await here.list_conversations(sender="ann")).conversations:
             await here.delete_conversation(listed.file_path)
-        assert await found("periwinkle") == []
-        assert await found("cowrie") == ["bob"]
+        assert await search("periwinkle") == []
+        assert await search("cowrie") == ["bob"]
 
 
 @pytest.mark.req("fleet.search")
-async def test_a_daemon_that_comes_back_reads_only_what_it_missed(
+async def test_an_index_that_is_opened_again_reads_only_new_records(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with run_daemons(tmp_path, postgres_url, 2) as (one, two):
@@ -492,23 +490,23 @@ async def test_a_daemon_that_comes_back_reads_only_what_it_missed(
         await two.daemon.index.close()
         async with connect_clients(one) as (here,):
             await here.send("crab", "!say limpet", sender="late")
-        again = SessionIndex(two.daemon.storage, two.home / "index" / "sessions")
+        reopened = SessionIndex(two.daemon.storage, two.home / "index" / "sessions")
         try:
-            (hit,) = await wait_with_timeout(again.search("limpet", scope=SearchScope()))
+            (hit,) = await wait_with_timeout(reopened.search("limpet", scope=SearchScope()))
             assert hit.sender == "late"
-            assert again.statistics().commits == 1
-            assert (await wait_with_timeout(again.search("oyster3", scope=SearchScope())))[
+            assert reopened.statistics().commits == 1
+            assert (await wait_with_timeout(reopened.search("oyster3", scope=SearchScope())))[
                 0
             ].sender == "s3"
         finally:
-            await again.close()
+            await reopened.close()
 
 
-# ── What it says of itself ─────────────────────────────────────────────────────────────────────
+# ── Statistics ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("fleet.stats")
-async def test_a_daemon_names_the_others_and_their_database(
+async def test_the_statistics_have_all_daemons_and_the_database(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -523,11 +521,11 @@ async def test_a_daemon_names_the_others_and_their_database(
         assert abs(fleet.clock_ahead) < 1
 
 
-# ── Accepted texts ─────────────────────────────────────────────────────────────────────────────
+# ── Accepted messages ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("accepted.waiting_turn")
-async def test_a_turn_that_waits_for_another_daemon_is_kept_before_it_starts(
+async def test_a_turn_that_waits_for_another_daemon_is_stored_before_it_starts(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -547,10 +545,10 @@ async def test_a_turn_that_waits_for_another_daemon_is_kept_before_it_starts(
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_what_a_dead_daemon_had_accepted_is_closed_by_the_others(
+async def test_messages_accepted_by_a_dead_daemon_are_closed_by_the_others(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    """Its turns in line had no lease that somebody could take over."""
+    """Its queued turns had no lease that another daemon could take over."""
     async with run_daemons(tmp_path, postgres_url, 1, lease=1.0) as (one,), one.client() as client:
         await client.send("crab", "!say hello")
         entry = {"agent": "crab", "sender": "user", "run": "r9", "text": "wait for me", "at": "now"}
@@ -567,9 +565,10 @@ async def test_what_a_dead_daemon_had_accepted_is_closed_by_the_others(
             while len(await contents()) < 3:
                 await asyncio.sleep(0.02)
         assert await contents() == ["!say hello", "hello", "wait for me"]
-        await client.send("crab", "!say and on")  # it is in the history this one has in memory
-        told = one.model.requests[-1]["messages"]
-        assert [m["content"] for m in told if m["role"] == "user"][-2:] == [
+        # The message is in the history that the daemon has in memory.
+        await client.send("crab", "!say and on")
+        messages = one.model.requests[-1]["messages"]
+        assert [m["content"] for m in messages if m["role"] == "user"][-2:] == [
             "wait for me",
             "!say and on",
         ]

@@ -1,4 +1,4 @@
-"""Keys and attach in a fleet: a key runs once, and a run is followed from any daemon."""
+"""Keys and attach in a fleet: a key runs once, and any daemon can follow a run."""
 
 import asyncio
 import signal
@@ -50,7 +50,7 @@ async def read_next_text(stream: AsyncGenerator[Any, None]) -> str:
 
 
 def list_questions(daemon: InProcessDaemon) -> list[str]:
-    """What the model was asked, the last message of each request."""
+    """The last message of each request to the model."""
     return [request["messages"][-1]["content"] for request in daemon.model.requests]
 
 
@@ -98,13 +98,13 @@ async def test_a_repeated_key_follows_a_turn_that_waits_at_another_daemon(
         connect_clients(*daemons) as clients,
     ):
         model = daemons[0].model
-        ahead = asyncio.ensure_future(clients[2].send("crab", "!say ahead\n!wait"))
+        earlier = asyncio.ensure_future(clients[2].send("crab", "!say ahead\n!wait"))
         await model.until_waiting()
         first = asyncio.ensure_future(collect_events(clients[0].stream("crab", SLOW, key="k1")))
         await wait_until(lambda: execute_sql(postgres_url, ACCEPTED)[0]["count"] == 1)
         async with aclosing(clients[1].stream("crab", SLOW, key="k1")) as stream:
             start = await wait_for_event(stream, wire.StreamStart)
-            await wait_for_tickets(postgres_url, 1)  # its own is not in line
+            await wait_for_tickets(postgres_url, 1)  # only the first message is queued
             model.release()
             assert (await read_next_text(stream)).strip() == "before"
             await model.until_waiting()
@@ -112,15 +112,15 @@ async def test_a_repeated_key_follows_a_turn_that_waits_at_another_daemon(
             rest = await collect_events(stream)
         assert start == get_stream_start(await wait_with_timeout(first))
         assert collect_text(rest).strip() == "after"
-        await wait_with_timeout(ahead)
+        await wait_with_timeout(earlier)
         assert await list_user_messages(daemons[1]) == ["!say ahead\n!wait", SLOW]
 
 
 @pytest.mark.req("delivery.fleet_follow")
-async def test_a_turn_that_waits_in_line_follows_the_same_key_elsewhere(
+async def test_a_queued_turn_follows_the_run_with_its_key_at_another_daemon(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    """Two daemons were asked at the same moment, and neither found the other."""
+    """Two daemons got the key at the same moment, and neither found the other's run."""
     async with (
         run_daemons(tmp_path, postgres_url, 2) as (one, two),
         connect_clients(one, two) as (here, there),
@@ -145,8 +145,8 @@ async def test_a_turn_that_waits_in_line_follows_the_same_key_elsewhere(
 async def test_a_turn_with_a_key_does_not_wait_for_a_recovery_that_waits_for_it(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    """A daemon that slept recovers its conversations. The turn is first in its own line, and
-    another daemon has the conversation's turn."""
+    """A suspended daemon recovers its conversations. The turn is first in the daemon's own queue,
+    and another daemon has the conversation's turn."""
     async with (
         run_daemons(tmp_path, postgres_url, 2) as (one, two),
         connect_clients(one, two) as (here, _),
@@ -174,7 +174,7 @@ async def test_a_send_with_the_key_of_another_daemons_run_is_answered_with_its_o
         await one.model.until_waiting()
         second = asyncio.ensure_future(there.send("crab", SLOW, key="k1"))
         await wait_until(lambda: get_remote_runs(two).readers == 1)
-        # What waits in line meanwhile does not delay it.
+        # Turns queued meanwhile do not delay it.
         later = asyncio.ensure_future(here.send("crab", "!say later\n!wait"))
         one.model.release()
         assert await wait_with_timeout(second) == await wait_with_timeout(first)
@@ -183,12 +183,12 @@ async def test_a_send_with_the_key_of_another_daemons_run_is_answered_with_its_o
         one.model.release()
         await wait_with_timeout(later)
         assert await list_user_messages(two) == [SLOW, "!say later\n!wait"]
-        again = await wait_with_timeout(there.send("crab", SLOW, key="k1"))
-        assert again.content == "beforeafter"
+        repeated = await wait_with_timeout(there.send("crab", SLOW, key="k1"))
+        assert repeated.content == "beforeafter"
 
 
 @pytest.mark.req("delivery.fleet_once")
-async def test_another_message_under_the_key_of_another_daemons_run_is_refused(
+async def test_another_message_with_the_key_of_another_daemons_run_is_refused(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -210,7 +210,7 @@ async def test_another_message_under_the_key_of_another_daemons_run_is_refused(
 
 
 @pytest.mark.req("delivery.fleet_once")
-async def test_a_steer_with_a_key_is_said_once_whichever_daemon_is_asked(
+async def test_a_steer_with_a_key_is_stored_once_across_daemons(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -272,10 +272,10 @@ async def test_fifty_clients_with_one_key_at_three_daemons_run_it_once(
                     answer = await client.send("crab", script, key="k1")
                     return "", answer.content
                 events = await collect_events(client.stream("crab", script, key="k1"))
-                places = [n for n, e in enumerate(events) if isinstance(e, wire.StreamStart)]
-                start = events[places[-1]]
+                starts = [n for n, e in enumerate(events) if isinstance(e, wire.StreamStart)]
+                start = events[starts[-1]]
                 assert isinstance(start, wire.StreamStart)
-                return start.run_id, collect_text(events[places[-1] :])
+                return start.run_id, collect_text(events[starts[-1] :])
 
         answers = await wait_with_timeout(asyncio.gather(*[say(number) for number in range(50)]))
         assert len({text for _, text in answers}) == 1
@@ -302,13 +302,15 @@ async def test_attach_follows_a_run_of_another_daemon_by_id_key_or_conversation(
         await one.model.until_waiting()
         run = one.daemon.runtime.find_run("crab")
         assert run is not None
-        named: list[dict[str, str]] = [{"run_id": run.id}, {"key": "k1"}, {}]
+        targets: list[dict[str, str]] = [{"run_id": run.id}, {"key": "k1"}, {}]
         assert await expect_error_code(collect_events(there.attach("crab", key="k2"))) == 404
-        assert await expect_error_code(collect_events(there.attach("crab", run_id="nobody"))) == 404
+        assert (
+            await expect_error_code(collect_events(there.attach("crab", run_id="missing"))) == 404
+        )
         assert await expect_error_code(collect_events(there.attach("crab", sender="other"))) == 404
         readers = [
-            asyncio.ensure_future(collect_events(there.attach("crab", **name)))  # type: ignore[arg-type]
-            for name in named
+            asyncio.ensure_future(collect_events(there.attach("crab", **target)))  # type: ignore[arg-type]
+            for target in targets
         ]
         await wait_until(lambda: get_remote_runs(two).readers == 3)
         one.model.release()
@@ -316,17 +318,17 @@ async def test_attach_follows_a_run_of_another_daemon_by_id_key_or_conversation(
         local = await collect_events(here.attach("crab", run_id=run.id))
         for reader in readers:
             numbered = await wait_with_timeout(reader)
-            heard = [event for _, event in numbered]
+            received = [event for _, event in numbered]
             numbers = [number for number, _ in numbered]
             assert numbers == sorted(numbers)
             assert numbers[0] == 1
-            assert get_stream_start(heard) == get_stream_start(events)
-            assert collect_text(heard) == collect_text(events)
-            assert get_stream_end(heard) == get_stream_end(events)
-        # Over, it is what the log has, wherever it ran.
+            assert get_stream_start(received) == get_stream_start(events)
+            assert collect_text(received) == collect_text(events)
+            assert get_stream_end(received) == get_stream_end(events)
+        # After its end, any daemon streams it from the log.
         for client in (here, there):
-            for name in named[:2]:
-                stored = await collect_events(client.attach("crab", **name))  # type: ignore[arg-type]
+            for target in targets[:2]:
+                stored = await collect_events(client.attach("crab", **target))  # type: ignore[arg-type]
                 assert stored == local
                 assert get_stream_start([event for _, event in stored]).stored
 
@@ -341,23 +343,23 @@ async def test_attach_goes_on_after_an_event_number_at_any_daemon(
     ):
         first = asyncio.ensure_future(collect_events(here.stream("crab", SLOW, key="k1")))
         await one.model.until_waiting()
-        heard: list[tuple[int, Event]] = []
+        received: list[tuple[int, Event]] = []
         async with aclosing(there.attach("crab", key="k1")) as stream:
             async for number, event in stream:
-                heard.append((number, event))
+                received.append((number, event))
                 if isinstance(event, wire.StreamChunk):
                     break
         one.model.release()
-        again = await collect_events(there.attach("crab", key="k1", after=heard[-1][0]))
+        rest = await collect_events(there.attach("crab", key="k1", after=received[-1][0]))
         events = await wait_with_timeout(first)
-        if again[0][0]:  # it was in flight still: nothing twice
-            assert collect_text([event for _, event in [*heard, *again]]) == collect_text(events)
+        if rest[0][0]:  # the run had not ended yet: no event is repeated
+            assert collect_text([event for _, event in [*received, *rest]]) == collect_text(events)
         else:
-            assert collect_text([event for _, event in again]) == collect_text(events)
+            assert collect_text([event for _, event in rest]) == collect_text(events)
 
 
 @pytest.mark.req("delivery.fleet_follow")
-async def test_events_that_only_the_log_has_are_read_there_by_who_follows(
+async def test_a_follower_reads_events_that_are_only_in_the_log_from_there(
     tmp_path: Path, postgres_url: str
 ) -> None:
     script = (
@@ -378,12 +380,12 @@ async def test_events_that_only_the_log_has_are_read_there_by_who_follows(
         reader = asyncio.ensure_future(collect_events(there.stream("crab", script, key="k1")))
         await wait_until(lambda: get_remote_runs(two).readers == 1)
         one.model.release()
-        events, heard = await wait_with_timeout(first), await wait_with_timeout(reader)
-        assert collect_text(heard) == collect_text(events)
-        assert get_stream_start(heard).run_id == run.id
+        events, received = await wait_with_timeout(first), await wait_with_timeout(reader)
+        assert collect_text(received) == collect_text(events)
+        assert get_stream_start(received).run_id == run.id
         kinds = [wire.ToolStartEvent, wire.ToolResultEvent, wire.ToolsCompleteEvent]
         for kind in kinds:
-            assert [e for e in heard if isinstance(e, kind)]
+            assert [e for e in received if isinstance(e, kind)]
 
 
 @pytest.mark.req("delivery.fleet_follow")
@@ -410,7 +412,7 @@ async def test_a_run_goes_on_for_its_readers_at_other_daemons(
 
 
 @pytest.mark.req("delivery.fleet_follow")
-async def test_one_of_several_readers_that_leaves_stops_nothing(
+async def test_a_reader_that_leaves_does_not_stop_the_others(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -455,7 +457,7 @@ async def test_a_question_of_a_followed_run_is_answered_at_any_daemon(
         assert one.daemon.pending_questions.list_unanswered() == []
 
 
-# ── Deaths ─────────────────────────────────────────────────────────────────────────────────────
+# ── Killed daemons ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("delivery.fleet_once")
@@ -487,11 +489,11 @@ async def test_a_key_whose_daemon_was_killed_has_the_interrupted_outcome_and_is_
                 else:
                     daemons[0].send_signal(signal.SIGKILL)
                     events = await collect_events(there.stream("crab", SLOW, key="k1"))
-                first.cancel()  # it would look for its daemon for a while
+                first.cancel()  # it would try to reconnect for a while
                 await asyncio.wait([first])
                 assert get_stream_end(events).stop_reason == wire.STOP_REASON_ERROR
                 assert get_stream_end(events).error
-                # Whoever followed has had the start; what is stored is not told them again.
+                # A follower already has the start event; it does not get it again.
                 starts = [e for e in events if isinstance(e, wire.StreamStart)]
                 assert [start.stored for start in starts] == ([] if is_following else [True])
                 with pytest.raises(ServerError, match=r"not heard of any more|daemon ended"):

@@ -1,5 +1,5 @@
-"""Daemons killed, put to sleep past their leases, and a database restarted: nothing that was
-acknowledged is lost, nothing is interleaved, and nobody writes who has lost the turn."""
+"""Daemons are killed or suspended beyond their leases, and the database is restarted: no
+acknowledged message is lost, runs do not interleave, and no daemon writes after losing the turn."""
 
 import os
 import secrets
@@ -20,19 +20,19 @@ pytestmark = [
 
 
 async def run_seeded_stress(path: Path, server: PostgresServer, rounds: int) -> FleetStressReport:
-    """Seeds differ from run to run; CRABTALK_SIEGE_SEED brings one back."""
+    """The seed is random; set CRABTALK_SIEGE_SEED to repeat a run."""
     seed = os.environ.get("CRABTALK_SIEGE_SEED") or secrets.token_hex(4)
     try:
         report = await run_stress(path, server, rounds=rounds, seed=seed)
     except BaseException as error:
         error.add_note(f"to see it again: CRABTALK_SIEGE_SEED={seed}")
         raise
-    print(report)  # noqa: T201 - shown with -s, and when something fails
+    print(report)  # noqa: T201 - shown with -s and for failures
     return report
 
 
 @pytest.mark.timeout(240)
-async def test_seven_rounds_lose_nothing_and_mix_nothing_up(
+async def test_seven_stress_rounds_lose_and_mix_up_nothing(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     report = await run_seeded_stress(tmp_path, private_postgres, 7)
@@ -43,7 +43,7 @@ async def test_seven_rounds_lose_nothing_and_mix_nothing_up(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-async def test_five_hundred_rounds_lose_nothing_and_mix_nothing_up(
+async def test_five_hundred_stress_rounds_lose_and_mix_up_nothing(
     tmp_path: Path,
     private_postgres: PostgresServer,
     record_property: Callable[[str, object], None],

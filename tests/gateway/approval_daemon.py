@@ -1,10 +1,10 @@
-"""A daemon that asks for approvals as the test says, and remembers all that it is told.
+"""A daemon that asks for approvals as scripted, and records all requests.
 
-    async with asking_daemon(home) as daemon:
-        daemon.asks.append(approvals(approval(call="ls")))
+    async with run_approval_daemon(home) as daemon:
+        daemon.asks.append(make_ask_event(make_approval(call="ls")))
 
-Its socket, frames and errors are real. A turn says what it was asked, waits for a reply to each of
-its questions, and ends. Turns go on when the client goes away, as detached ones do.
+Its socket, frames and errors are real. A turn asks its questions, waits for a reply to each of
+them, and ends. Turns go on when the client disconnects, as detached ones do.
 """
 
 import asyncio
@@ -55,13 +55,13 @@ def make_ask_event(*questions: wire.AskQuestion, ask: str = ASK_ID) -> wire.AskU
 
 class ScriptedApprovalDaemon(Server):
     def __init__(self) -> None:
-        self.asks: list[wire.AskUserEvent] = []  # of each turn
+        self.asks: list[wire.AskUserEvent] = []  # the questions of each turn
         self.turns: list[wire.StreamMsg] = []
         self.replies: list[wire.ReplyToAsk] = []
         self.steered_texts: list[str] = []
         self.killed_agents: list[str] = []
         self.modes: dict[tuple[str, str], str] = {}
-        self.end_turns = asyncio.Event()  # ends turns whose questions nobody answers
+        self.end_turns = asyncio.Event()  # ends turns whose questions are not answered
         self._answer_events: dict[str, asyncio.Event] = {}
 
     async def hello(self, request: wire.HelloMsg) -> wire.WelcomeMsg:
@@ -76,7 +76,7 @@ class ScriptedApprovalDaemon(Server):
         return wire.SkillList()
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        """A key that comes again is the same turn, told from its beginning."""
+        """A repeated key is the same turn, streamed from its beginning."""
         if not any(turn.key == request.key for turn in self.turns):
             self.turns.append(request)
             for ask in self.asks:
@@ -91,7 +91,8 @@ class ScriptedApprovalDaemon(Server):
 
     async def _wait_for_reply(self, ask: str) -> None:
         waits = [
-            asyncio.ensure_future(one.wait()) for one in (self._answer_events[ask], self.end_turns)
+            asyncio.ensure_future(item.wait())
+            for item in (self._answer_events[ask], self.end_turns)
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +102,7 @@ class ScriptedApprovalDaemon(Server):
 
     async def reply_to_ask(self, request: wire.ReplyToAsk) -> None:
         if request.ask_id not in self._answer_events:
-            raise NotFoundError("nobody asks that; list the questions")
+            raise NotFoundError("no turn asks that; list the questions")
         self.replies.append(request)
         self._answer_events[request.ask_id].set()
 

@@ -1,4 +1,4 @@
-"""Gateways run on both loops; what is a process is marked as such."""
+"""Runs gateway tests on both event loops, except those that start a process."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""The command of a gateway as a process of its own; that of the manual's page is PIGEON.
+"""The command of a gateway as a process. PIGEON_COMMAND is the one in the manual's page.
 
-said = await PIGEON.called("check", "--home", home)
-async with PIGEON.running(home) as process: ...
+outcome = await PIGEON_COMMAND.run_command("check", "--home", home)
+async with PIGEON_COMMAND.run_gateway(home) as process: ...
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.cli.cli_process import read_terminal
 from tests.forked_programs import DEVNULL, PATIENCE, ForkedProcess, ForkedProgram
 from tests.gateway.pigeon_page import read_source
 
-# What every gateway imports late.
+# Modules that every gateway imports late.
 LATE_IMPORTS = ("crabtalk.service", "crabtalk.client", "crabtalk.gateway.gateway")
 
 
@@ -30,7 +30,7 @@ class GatewayOutcome:
 
 
 class GatewayCommand:
-    """`entry` is what it calls, `late` what else it imports; `path` is where, unless installed."""
+    """`entry` is its entry point, `late` its late imports; `path` is for one not installed."""
 
     def __init__(self, name: str, entry: str, *late: str, path: Path | None = None) -> None:
         self.program = Path(sys.executable).with_name(name)
@@ -41,8 +41,8 @@ class GatewayCommand:
 
     @property
     def environment(self) -> dict[str, str]:
-        known = os.environ.get("PYTHONPATH")
-        path = os.pathsep.join(str(one) for one in (self._path, known) if one)
+        python_path = os.environ.get("PYTHONPATH")
+        path = os.pathsep.join(str(item) for item in (self._path, python_path) if item)
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
     async def run_command(self, *words: str | Path, typed: str = "") -> GatewayOutcome:
@@ -52,11 +52,11 @@ class GatewayCommand:
         )
 
     async def run_at_terminal(
-        self, *words: str | Path, types: Mapping[str, str]
+        self, *words: str | Path, typed_after: Mapping[str, str]
     ) -> tuple[int | None, str]:
-        """Its exit status and the screen; each text is typed when what it answers is there."""
+        """The exit status and the screen. Each text of `types` is typed when its key is shown."""
         master, slave = pty.openpty()
-        screen, waiting = "", dict(types)
+        screen, waiting = "", dict(typed_after)
         try:
             process = self.launcher.start(
                 *words,
@@ -71,8 +71,8 @@ class GatewayCommand:
             async with asyncio.timeout(PATIENCE):
                 while piece := await read_terminal(master):
                     screen += piece
-                    for asked in [asked for asked in waiting if asked in screen]:
-                        os.write(master, waiting.pop(asked).encode())
+                    for prompt in [prompt for prompt in waiting if prompt in screen]:
+                        os.write(master, waiting.pop(prompt).encode())
                 await process.wait()
         finally:
             os.close(master)
@@ -80,7 +80,7 @@ class GatewayCommand:
 
     @asynccontextmanager
     async def run_gateway(self, home: Path, *words: str) -> AsyncIterator[ForkedProcess]:
-        """`run`, with what it says in a file beside the home. Killed, if it still runs then."""
+        """Run the gateway, with its output in a file beside the home. Killed at the end."""
         with (home.parent / "output.log").open("ab") as output:
             process = self.launcher.start(
                 "run",

@@ -1,4 +1,4 @@
-"""A daemon, a chat service and a gateway between them, all of it real but the model."""
+"""A daemon, a chat service and a gateway between them. Everything is real except the model."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,7 +17,7 @@ from tests.gateway.pigeon_server import PigeonServer, run_pigeon_server
 from tests.model_server import model_server
 
 PIGEON_MODULE = load_module()
-# So that nobody waits in vain for what is only quick on a quiet machine.
+# Settings that shorten waits, which are only quick on a quiet machine.
 PATIENCE = 30
 
 
@@ -29,7 +29,7 @@ class GatewayWorld:
         self.daemon: InProcessDaemon | None = None
         self.serve_daemon: Callable[
             [], AbstractAsyncContextManager[InProcessDaemon]
-        ]  # a daemon, anew
+        ]  # starts a new daemon
         self.gateway: Gateway | None = None
         self.task: asyncio.Future[None] | None = None
         self.bounds = GatewayBounds(notice_after=0.05)
@@ -43,7 +43,7 @@ class GatewayWorld:
 
     @asynccontextmanager
     async def run_gateway(self, **changes: Any) -> AsyncIterator[Gateway]:
-        """A gateway, until the block is left. It is cancelled then, as by SIGTERM."""
+        """Run a gateway while the block runs, then cancel it, as SIGTERM does."""
         settings = replace(self.settings, **changes)
         async with PIGEON_MODULE.open_pigeon(settings, self.path) as service:
             service.limits = self.limits
@@ -57,37 +57,37 @@ class GatewayWorld:
                     await task
 
     async def wait_for_texts(self, *texts: str, chat: str = "7") -> None:
-        """Until the chat has exactly these messages."""
+        """Wait until the chat has exactly these messages."""
         try:
             await self.server.wait_until(lambda: self.server.texts_in(chat) == list(texts))
         except TimeoutError:
             raise AssertionError(self.server.texts_in(chat)) from None
 
-    async def wait_until(self, claim: Callable[[], Any]) -> None:
-        """For what no service sees."""
+    async def wait_until(self, condition: Callable[[], Any]) -> None:
+        """Wait for a condition that no service notifies about."""
         async with asyncio.timeout(PATIENCE):
-            while not claim():
+            while not condition():
                 await asyncio.sleep(0.005)
 
     async def list_messages(
         self, sender: str = "pg:7", agent: str = "crab"
     ) -> list[tuple[str, str]]:
-        """Role and text of all a conversation has, as the daemon has it."""
+        """Role and text of all messages of a conversation at the daemon."""
         assert self.daemon is not None
-        found: list[tuple[str, str]] = []
+        messages: list[tuple[str, str]] = []
         async with self.daemon.client() as client:
             while True:
-                page = await client.list_messages(agent, sender=sender, offset=len(found))
-                found += [(message.role, message.content) for message in page.messages]
+                page = await client.list_messages(agent, sender=sender, offset=len(messages))
+                messages += [(message.role, message.content) for message in page.messages]
                 if not page.HasField("next_offset"):
-                    return found
+                    return messages
 
     async def list_user_messages(self, sender: str = "pg:7") -> list[str]:
-        """What people said in it."""
+        """The messages of people in the conversation."""
         return [text for role, text in await self.list_messages(sender) if role == "user"]
 
     async def wait_until_idle(self) -> None:
-        """Until nothing is left to do."""
+        """Wait until no update is left."""
         gateway = self.gateway
         assert gateway is not None
         await self.wait_until(
@@ -105,11 +105,11 @@ async def open_gateway_world(
     **more: Any,
 ) -> AsyncIterator[GatewayWorld]:
     async with AsyncExitStack() as stack:
-        made = GatewayWorld(path, await stack.enter_async_context(run_pigeon_server()))
+        world = GatewayWorld(path, await stack.enter_async_context(run_pigeon_server()))
         model = await stack.enter_async_context(model_server(summary=summary))
-        made.serve_daemon = partial(run_daemon, path, model, hooks=hooks, **more)
+        world.serve_daemon = partial(run_daemon, path, model, hooks=hooks, **more)
         if has_daemon:
-            made.daemon = await stack.enter_async_context(made.serve_daemon())
+            world.daemon = await stack.enter_async_context(world.serve_daemon())
         else:
-            prepare_home(made.home, AGENTS, CONFIG.replace("{url}", model.url))
-        yield made
+            prepare_home(world.home, AGENTS, CONFIG.replace("{url}", model.url))
+        yield world

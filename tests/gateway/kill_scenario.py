@@ -1,11 +1,11 @@
-"""A siege: people talk while their gateway, a process, is killed again and again at any moment, the
-daemon behind it as well, and while the network cuts what the gateway sends.
+"""A test scenario: people talk while their gateway process is killed again and again at random
+moments, the daemon too, and while the network cuts what the gateway sends.
 
-    report = await siege(Town(...), rounds=10, seed=7)
+    report = await run_kill_scenario(KillScenarioSetup(...), rounds=10, seed=7)
 
-Each chat says its next thing when the last one was answered, so that every word has its answer; one
-chat says things in bursts, so that turns are steered. An answer is the agent's, or that the daemon
-ended while it worked on it.
+Each chat sends its next message when the last one was answered, so that every word has its answer;
+one chat sends bursts, so that turns are steered. An answer is the agent's, or a note that the
+daemon ended while it worked.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.forked_programs import ForkedProcess
 from tests.gateway.restartable_daemon import RestartableDaemon
 
 PATIENCE = 60
-# Seconds that a gateway lives, at most, and that a daemon lives.
+# Seconds that a gateway lives at most, and that a daemon lives.
 MAX_GATEWAY_LIFE = 0.6
 DAEMON_LIFE = (0.3, 1.2)
 FILES = '!tool send_file {"path": "good-NAME.txt"}\n!tool send_file {"path": "bad-NAME.txt"}'
@@ -36,26 +36,26 @@ SCRIPTS = (
     f"!say WORD\n{FILES}\n!then\n!say Sent.",
 )
 STEERED = SCRIPTS[1]
-# In what a chat is told of a turn that the daemon's end cut off.
+# The notes that a chat gets for a turn that the daemon's end cut off.
 CUT_OFF_NOTES = ("the daemon ended", INTERRUPTED_NOTE)
 
 
 @dataclass(frozen=True, slots=True)
 class KillScenarioSetup:
-    """A gateway with a chat service in front and a daemon behind it."""
+    """A gateway with a chat service and a daemon."""
 
     daemon: RestartableDaemon
     journal: Path
     chats: tuple[str, ...]
     bursts: str
     running: Callable[[], AbstractAsyncContextManager[ForkedProcess]]
-    says: Callable[[str, str], object]  # text, chat
-    texts: Callable[[str], list[str]]  # that a chat was sent
-    files: Callable[[str], list[tuple[str, bool]]]  # name, and whether it says it may be a double
-    sender: Callable[[str], str]  # of a chat, at the daemon
+    says: Callable[[str, str], object]  # sends a text in a chat
+    texts: Callable[[str], list[str]]  # the texts that a chat was sent
+    files: Callable[[str], list[tuple[str, bool]]]  # name, and whether it is marked as a repeat
+    sender: Callable[[str], str]  # the daemon's sender for a chat
     asked: Callable[[], int]  # how often the service was asked for updates
-    is_read: Callable[[], bool]  # whether the service has nothing left to give
-    cut: Callable[[random.Random], None] = lambda _: None  # the next message that is sent
+    is_read: Callable[[], bool]  # whether the gateway has fetched all updates
+    cut: Callable[[random.Random], None] = lambda _: None  # breaks the next message that is sent
 
 
 @dataclass
@@ -63,18 +63,18 @@ class GatewayKillReport:
     words_sent: int = 0
     kills: int = 0
     daemon_kills: int = 0
-    cut_off: int = 0  # turns of which people were told so
+    cut_off: int = 0  # turns with a cut-off note
     failed_calls: int = 0
     files: int = 0
-    lost_words: list[str] = field(default_factory=list)  # words that no agent heard
-    repeated_words: list[str] = field(default_factory=list)  # words that one heard twice
+    lost_words: list[str] = field(default_factory=list)  # words that no agent received
+    repeated_words: list[str] = field(default_factory=list)  # words that an agent received twice
     unanswered_words: list[str] = field(default_factory=list)
     repeated_answers: list[str] = field(default_factory=list)  # answered twice without a mark
     lost_files: list[str] = field(default_factory=list)
-    repeated_files: list[str] = field(default_factory=list)  # without a mark
-    wrong_files: list[str] = field(default_factory=list)  # of calls that failed
+    repeated_files: list[str] = field(default_factory=list)  # sent twice without a mark
+    wrong_files: list[str] = field(default_factory=list)  # files of failed calls
     wrong_signs: list[str] = field(default_factory=list)  # failed calls shown as done
-    marked_messages: int = 0  # messages that say they may be there twice
+    marked_messages: int = 0  # messages with a mark that they may be repeats
 
     @property
     def is_clean(self) -> bool:
@@ -91,23 +91,23 @@ class GatewayKillReport:
 
 
 async def run_kill_scenario(
-    town: KillScenarioSetup, *, rounds: int, seed: int
+    setup: KillScenarioSetup, *, rounds: int, seed: int
 ) -> GatewayKillReport:
-    return await GatewayKillScenario(town, seed).run(rounds)
+    return await GatewayKillScenario(setup, seed).run(rounds)
 
 
 class GatewayKillScenario:
-    def __init__(self, town: KillScenarioSetup, seed: int) -> None:
-        self._setup = town
+    def __init__(self, setup: KillScenarioSetup, seed: int) -> None:
+        self._setup = setup
         self._random = random.Random(seed)
-        self._words: dict[str, list[str]] = {chat: [] for chat in (*town.chats, town.bursts)}
+        self._words: dict[str, list[str]] = {chat: [] for chat in (*setup.chats, setup.bursts)}
         self._is_over = False
         self._report = GatewayKillReport()
 
     async def run(self, rounds: int) -> GatewayKillReport:
         people = [asyncio.ensure_future(self._talk_in_chat(chat)) for chat in self._setup.chats]
         people.append(asyncio.ensure_future(self._talk_in_bursts()))
-        killing = asyncio.ensure_future(self._kill_daemons(rounds))
+        kill_task = asyncio.ensure_future(self._kill_daemons(rounds))
         try:
             for _ in range(rounds):
                 async with self._setup.running() as process:
@@ -117,7 +117,7 @@ class GatewayKillScenario:
                     process.kill()
                     self._report.kills += 1
             async with self._setup.running() as process:
-                await killing
+                await kill_task
                 self._is_over = True
                 try:
                     async with asyncio.timeout(PATIENCE):
@@ -128,9 +128,9 @@ class GatewayKillScenario:
                 process.terminate()
                 assert await process.wait() == 0
         finally:
-            for task in (*people, killing):
+            for task in (*people, kill_task):
                 task.cancel()
-            await asyncio.gather(*people, killing, return_exceptions=True)
+            await asyncio.gather(*people, kill_task, return_exceptions=True)
         await self._check_results()
         return self._report
 
@@ -148,7 +148,7 @@ class GatewayKillScenario:
     def _send_script(self, chat: str, script: str) -> str:
         word = f"w-{chat}-{len(self._words[chat]) + 1}-w"
         self._words[chat].append(word)
-        name = word.strip("w-")  # which is not found where words are looked for
+        name = word.strip("w-")  # without the dashes, so that it does not count as the word
         self._setup.says(script.replace("WORD", word).replace("NAME", name), chat)
         return word
 
@@ -170,7 +170,7 @@ class GatewayKillScenario:
                 await asyncio.sleep(self._random.uniform(0.0, 0.1))
 
     def _describe_chats(self) -> str:
-        """The end of each chat, where something did not come to its end."""
+        """The last messages of each chat, for a scenario that did not end."""
         return "\n".join(
             f"{chat}: said {words[-2:]}, was told {self._setup.texts(chat)[-4:]}"
             for chat, words in self._words.items()
@@ -184,17 +184,17 @@ class GatewayKillScenario:
         return sum(self._join_texts(chat).count(note) for note in CUT_OFF_NOTES)
 
     async def _wait_until_done(self) -> None:
-        """Until the gateway has nothing left to do: what it has not done is in its journal."""
+        """Wait until the gateway's journal has no pending updates."""
         await wait_until(self._setup.is_read)
         while GatewayJournal.read_state(self._setup.journal).pending:
             await asyncio.sleep(0.1)
 
-    # ── What came of it ─────────────────────────────────────────────────────────────────────
+    # ── Results ─────────────────────────────────────────────────────────────────────────────
 
     async def _check_results(self) -> None:
         for chat, words in self._words.items():
             records = await self._setup.daemon.list_records(self._setup.sender(chat))
-            messages = [one.message for one in records if one.HasField("message")]
+            messages = [record.message for record in records if record.HasField("message")]
             self._check_answers(chat, words, messages, find_finished_runs(records))
             self._check_files(chat, messages)
             self._report.cut_off += self._count_cut_offs(chat)
@@ -204,27 +204,35 @@ class GatewayKillScenario:
         chat: str,
         words: list[str],
         messages: list[wire.ConversationMessage],
-        over: set[str],
+        finished_runs: set[str],
     ) -> None:
         report, texts = self._report, self._setup.texts(chat)
         marked = [text for text in texts if SENT_AGAIN_MARK in text]
         report.marked_messages += len(marked)
         report.words_sent += len(words)
-        said = [m for m in messages if m.role == "user"]
+        user_messages = [m for m in messages if m.role == "user"]
         for word in words:
-            found = [m for m in said if word in m.content]
-            if not found:
+            matches = [m for m in user_messages if word in m.content]
+            if not matches:
                 report.lost_words.append(word)
-            if len(found) > 1:
+            if len(matches) > 1:
                 report.repeated_words.append(word)
             if sum(word in text for text in texts if text not in marked) > 1:
                 report.repeated_answers.append(word)
-            # Words of one run may have one answer: a burst, or what was said when the note of the
-            # turn before it came late and looked like the end of this one.
-            runs = {m.run_id for m in found}
-            together = {one for m in said if m.run_id in runs for one in words if one in m.content}
-            is_due = chat != self._setup.bursts and runs <= over
-            if is_due and not any(one in self._join_texts(chat) for one in together | {word}):
+            # Words of one run may have one answer: a burst, or a word that was sent when the note
+            # of the turn before it came late and looked like the answer.
+            runs = {m.run_id for m in matches}
+            together = {
+                other_word
+                for m in user_messages
+                if m.run_id in runs
+                for other_word in words
+                if other_word in m.content
+            }
+            is_due = chat != self._setup.bursts and runs <= finished_runs
+            if is_due and not any(
+                answered in self._join_texts(chat) for answered in together | {word}
+            ):
                 report.unanswered_words.append(word)
 
     def _check_files(self, chat: str, messages: list[wire.ConversationMessage]) -> None:
@@ -251,14 +259,14 @@ class GatewayKillScenario:
 
 
 def find_finished_runs(records: list[wire.ConversationRecord]) -> set[str]:
-    """Runs that the daemon saw to their end: one that was steered may go on after an end."""
-    over: set[str] = set()
+    """Runs that ended at the daemon. A steered run may go on after an end."""
+    finished: set[str] = set()
     for record in records:
         if record.HasField("message"):
-            over.discard(record.message.run_id)
+            finished.discard(record.message.run_id)
         elif record.HasField("run_end") and not record.run_end.interrupted:
-            over.add(record.run_end.run_id)
-    return over
+            finished.add(record.run_end.run_id)
+    return finished
 
 
 def parse_file_name(arguments: str) -> str:
@@ -266,11 +274,11 @@ def parse_file_name(arguments: str) -> str:
 
 
 def parse_done_calls(text: str) -> str:
-    """The calls that a text says were carried out."""
+    """The calls that a text shows as done."""
     return text.partition(DONE_SIGN)[2].partition(FAILED_SIGN)[0]
 
 
-async def wait_until(claim: Callable[[], object]) -> None:
+async def wait_until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not claim():
+        while not condition():
             await asyncio.sleep(0.01)

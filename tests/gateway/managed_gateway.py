@@ -1,6 +1,6 @@
-"""A gateway that is kept running: `crabup NAME start`, `ps`, `logs` and `stop`, for real.
+"""A gateway that a service manager runs: `crabup NAME start`, `ps`, `logs` and `stop`.
 
-with kept("telegram", path, home, has_systemd=True) as gateway:
+with manage_gateway("telegram", path, home, has_systemd=True) as gateway:
     await gateway.start()
 """
 
@@ -20,17 +20,17 @@ SYSTEMCTL = Path(machine.__file__).with_name("tiny_systemctl.py")
 
 
 class ManagedGateway:
-    def __init__(self, name: str, machine: CrabupMachine, keeper: str) -> None:
+    def __init__(self, name: str, machine: CrabupMachine, manager: str) -> None:
         self._name = name
         self._machine = machine
-        self._manager = keeper
+        self._manager = manager
         self._pid = 0
 
     async def start(self) -> None:
-        said = (await self._run_crabup(self._name, "start")).notice
+        notice = (await self._run_crabup(self._name, "start")).notice
         row = (await self.ps())[self._name]
         self._pid = row["pid"]
-        assert said == f"{self._name} runs (pid {self._pid}), kept by {self._manager}"
+        assert notice == f"{self._name} runs (pid {self._pid}), kept by {self._manager}"
         assert row["status"] == "running"
 
     async def stop(self) -> None:
@@ -51,17 +51,19 @@ class ManagedGateway:
 def manage_gateway(
     name: str, path: Path, home: Path, *, has_systemd: bool
 ) -> Iterator[ManagedGateway]:
-    """The machine has the program as it is installed, and a systemd of the user or none."""
-    with CrabupMachine(path, home) as found:
+    """A machine with the installed program, with or without a systemd of the user."""
+    with CrabupMachine(path, home) as machine:
         if not has_systemd:
-            yield ManagedGateway(name, found, "crabup until the next reboot")
+            yield ManagedGateway(name, machine, "crabup until the next reboot")
             return
         state = path / "state"
         state.mkdir()
-        words = " ".join(shlex.quote(str(word)) for word in (sys.executable, SYSTEMCTL, state))
-        found.add_stub("systemctl", f'exec {words} "$@"')
+        command_line = " ".join(
+            shlex.quote(str(word)) for word in (sys.executable, SYSTEMCTL, state)
+        )
+        machine.add_stub("systemctl", f'exec {command_line} "$@"')
         try:
-            yield ManagedGateway(name, found, "systemd")
+            yield ManagedGateway(name, machine, "systemd")
         finally:
             for file in state.iterdir():
                 if (process := TrackedProcess.find_by_pid(int(file.read_text()))) is not None:

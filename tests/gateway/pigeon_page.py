@@ -1,4 +1,4 @@
-"""The gateway of the manual's page: its code block, as a module and as a program."""
+"""The gateway in the manual's page: its code block as a module and as a program."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "gateways.md"
 
 
 def read_source() -> str:
-    (found,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    return str(found)
+    (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    return str(source)
 
 
 def load_module() -> ModuleType:

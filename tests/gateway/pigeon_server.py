@@ -1,10 +1,10 @@
-"""The loft: a made-up chat service over real HTTP, for gateways to be tested against.
+"""A made-up chat service over real HTTP, for testing gateways.
 
-    async with loft() as service:
-        service.says("hello", person="7")
-        await service.until(lambda: service.texts("7"))
+    async with run_pigeon_server() as service:
+        service.add_message("hello", person="7")
+        await service.wait_until(lambda: service.texts_in("7"))
 
-What it was told to do wrong it does once: `service.fail("send", Fault(429, seconds=0.1))`.
+Injected faults happen once: `service.inject_faults("send", PigeonFault(429, seconds=0.1))`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ PATIENCE = 30
 
 @dataclass(frozen=True)
 class PigeonFault:
-    """An HTTP status; 0 cuts the connection, before or after the deed was done."""
+    """An HTTP status; 0 cuts the connection, before or after the request was carried out."""
 
     status: int
     seconds: float = 0.0
@@ -43,7 +43,7 @@ class PigeonMessage:
     is_literal: bool = False
 
     def payload_of(self, label: str) -> str:
-        return next(payload for shown, payload in self.buttons if label in shown)
+        return next(payload for text, payload in self.buttons if label in text)
 
 
 class PigeonServer:
@@ -56,10 +56,10 @@ class PigeonServer:
         self.typing: list[str] = []
         self.acknowledged: list[str] = []
         self.calls: list[str] = []
-        self.times: list[tuple[str, str, float]] = []  # of what changed a chat
+        self.times: list[tuple[str, str, float]] = []  # when each chat was changed
         self.blocked: set[str] = set()
         self.limit = 500
-        self.redeliver_after = 0.3  # seconds after which what was not taken is given again
+        self.redeliver_after = 0.3  # seconds until an update without acknowledgement is repeated
         self.is_away = False
         self._delivered_at: dict[str, float] = {}
         self._faults: dict[str, deque[PigeonFault]] = {}
@@ -83,7 +83,7 @@ class PigeonServer:
         files: Sequence[tuple[str, bytes]] = (),
         update: str = "",
     ) -> str:
-        """The id of the update."""
+        """Returns the id of the update."""
         number = update or f"u{next(self._numbers)}"
         attachments = []
         for file_name, data in files:
@@ -120,11 +120,11 @@ class PigeonServer:
     def inject_faults(self, path: str, *faults: PigeonFault) -> None:
         self._faults.setdefault(path, deque()).extend(faults)
 
-    async def wait_until(self, claim: Callable[[], Any]) -> None:
+    async def wait_until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not claim():
+            while not condition():
                 self.changed.clear()
-                if not claim():
+                if not condition():
                     await self.changed.wait()
 
     def _notify(self) -> None:
@@ -191,7 +191,7 @@ class PigeonServer:
                 if now - self._delivered_at.get(key, -math.inf) >= self.redeliver_after
             ]
             if due or now > deadline:
-                self._delivered_at.update({one["id"]: now for one in due})
+                self._delivered_at.update({entry["id"]: now for entry in due})
                 return due
             await asyncio.sleep(0.005)
 
@@ -206,35 +206,35 @@ class PigeonServer:
     ) -> web.Response:
         if (refusal := self._check_message(chat, text)) is not None:
             return refusal
-        made = PigeonMessage(
+        message = PigeonMessage(
             f"b{next(self._numbers)}", chat, text, [list(b) for b in buttons], reply_to, file
         )
-        made.is_literal = literal
-        made.history.append(text)
-        self.messages.append(made)
+        message.is_literal = literal
+        message.history.append(text)
+        self.messages.append(message)
         self.times.append((chat, "send", time.monotonic()))
-        self.on_message(made)
+        self.on_message(message)
         self._notify()
-        return web.json_response({"id": made.id})
+        return web.json_response({"id": message.id})
 
     def _edit(
         self,
         chat: str,
-        id: str,  # noqa: A002 - as the service calls it
+        id: str,  # noqa: A002 - the service's own name
         text: str,
         buttons: Sequence[Sequence[str]],
         literal: bool = False,
     ) -> web.Response:
         if (refusal := self._check_message(chat, text)) is not None:
             return refusal
-        found = next((one for one in self.messages_in(chat) if one.id == id), None)
-        if found is None:
+        message = next((message for message in self.messages_in(chat) if message.id == id), None)
+        if message is None:
             return web.json_response({"error": "there is no such message"}, status=404)
-        found.text, found.buttons = text, [list(b) for b in buttons]
-        found.is_literal = literal
-        found.history.append(text)
+        message.text, message.buttons = text, [list(b) for b in buttons]
+        message.is_literal = literal
+        message.history.append(text)
         self.times.append((chat, "edit", time.monotonic()))
-        self.on_message(found)
+        self.on_message(message)
         self._notify()
         return web.json_response({})
 

@@ -1,9 +1,9 @@
-"""The daemon of a siege: a process that is killed and started again, with tools that take time.
+"""The daemon of a kill scenario: a process that is killed and restarted, with slow tools.
 
 python -m tests.gateway.restartable_daemon HOME
 
-`dig` finds sand. `send_file` writes the file it names; for a name that begins with `bad` it fails,
-and the file is there all the same.
+`dig` finds sand. `send_file` writes the file it names; for a name that begins with `bad` it writes
+the file and fails.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ LAUNCHER = ForkedProgram(
     *(Path(__file__), "tests.gateway.restartable_daemon:main"),
     *("crabtalk.model.openai", "aiohttp", "tantivy", "uvloop"),
 )
-# None of these is told from a success by how it begins.
+# Failures that do not begin like one.
 FAILURES = (
     "the disk is full",
     "bash failed: exit status 1",
@@ -52,7 +52,7 @@ class SlowToolsHook(Hook):
         return None
 
     async def _dig(self) -> str:
-        """Takes long enough to be killed, or steered, meanwhile."""
+        """Slow, so that it can be killed or steered meanwhile."""
         await asyncio.sleep(0.1)
         return "sand"
 
@@ -62,11 +62,11 @@ class SlowToolsHook(Hook):
         await asyncio.sleep(0.02)
         if path.startswith("bad"):
             raise ToolError(FAILURES[zlib.crc32(path.encode()) % len(FAILURES)])
-        return "permission denied: not at all"  # it was sent, whatever this sounds like
+        return "permission denied: not at all"  # a success that sounds like a failure
 
 
 class RestartableDaemon(LaunchedDaemon):
-    """May be away at any moment, and its conversations are read when it is back."""
+    """A daemon that can be away at any moment. Its conversations are read when it is back."""
 
     def __init__(self, path: Path, model: ModelServer) -> None:
         super().__init__(path / "home")
@@ -80,7 +80,7 @@ class RestartableDaemon(LaunchedDaemon):
         return connect(home=self.home)
 
     async def list_user_messages(self, sender: str) -> list[str]:
-        """What people said to crab; nothing while it is away."""
+        """The messages of people to crab; empty while the daemon is away."""
         try:
             return [
                 record.message.content
@@ -91,7 +91,7 @@ class RestartableDaemon(LaunchedDaemon):
             return []
 
     async def list_records(self, sender: str) -> list[wire.ConversationRecord]:
-        found: list[wire.ConversationRecord] = []
+        records: list[wire.ConversationRecord] = []
         position: int | None = None
         async with self.client() as client:
             while True:
@@ -100,18 +100,18 @@ class RestartableDaemon(LaunchedDaemon):
                 except ServerError as error:
                     if error.code != 404:
                         raise
-                    return found  # it has not begun
-                found += page.records
+                    return records  # the conversation has not begun
+                records += page.records
                 position = page.next_position
                 if not page.has_more:
-                    return found
+                    return records
 
 
 @asynccontextmanager
 async def run_restartable_daemon(
     path: Path, model: ModelServer
 ) -> AsyncIterator[RestartableDaemon]:
-    """One that answers when the block begins."""
+    """Starts a daemon, and returns when it answers."""
     daemon = RestartableDaemon(path, model)
     try:
         await daemon.start()

@@ -1,4 +1,4 @@
-"""Who is served, and how others are let in."""
+"""The allow-list, and pairing codes."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from crabtalk.gateway.access_control import MAX_STRANGERS, AccessControl
 from crabtalk.gateway.pairing import LIFETIME_SECONDS, MAX_TRIES
 from tests.gateway.gateway_world import open_gateway_world
 
-# What it waits for is on the wire, and the loop makes no difference.
+# It waits for network traffic, so the event loop makes no difference.
 pytestmark = pytest.mark.one_loop
 
 ANN = Person("7", "Ann")
@@ -36,7 +36,7 @@ class AccessClock:
 
 
 class AccessSetup:
-    """An Access with a clock of its own."""
+    """An AccessControl with a clock of its own."""
 
     def __init__(self, home: Path, *allowed: str) -> None:
         (home / "config").mkdir(parents=True)
@@ -48,19 +48,19 @@ class AccessSetup:
 
 
 @pytest.mark.req("gateways.allow_list")
-def test_an_empty_list_serves_nobody_and_says_how_to_be_added(home: Path) -> None:
+def test_an_empty_list_serves_no_one_and_says_how_to_be_added(home: Path) -> None:
     door = AccessSetup(home)
     assert not door.access.is_allowed(ANN, Chat("7"))
-    told = door.access.handle_stranger(make_update("hello"))
-    assert "crabtalk-pigeon pair" in told
-    assert "add 7 to allowed_users in config/pigeon.toml" in told
+    rejection = door.access.handle_stranger(make_update("hello"))
+    assert "crabtalk-pigeon pair" in rejection
+    assert "add 7 to allowed_users in config/pigeon.toml" in rejection
     assert door.access.handle_stranger(make_update("hello")) == "", "once an hour is enough"
     door.clock.now += 3601
     assert door.access.handle_stranger(make_update("hello"))
 
 
 @pytest.mark.req("gateways.allow_list")
-def test_in_a_group_those_are_served_who_are_on_the_list_or_whose_group_is(home: Path) -> None:
+def test_in_a_group_listed_people_and_members_of_listed_groups_are_served(home: Path) -> None:
     door = AccessSetup(home, "7", "group:-5")
     assert door.access.is_allowed(ANN, Chat("-6", is_group=True))
     assert not door.access.is_allowed(Person("8", "Bo"), Chat("-6", is_group=True))
@@ -88,7 +88,7 @@ def test_a_code_lets_one_person_in_once(home: Path) -> None:
 
 
 @pytest.mark.req("gateways.pairing")
-def test_a_code_stands_a_few_wrong_ones_and_no_more(home: Path) -> None:
+def test_a_code_is_void_after_a_few_wrong_tries(home: Path) -> None:
     door = AccessSetup(home)
     code = door.pairing.create_code()
     assert door.access.handle_stranger(make_update("hello")), "words are no try"
@@ -100,7 +100,7 @@ def test_a_code_stands_a_few_wrong_ones_and_no_more(home: Path) -> None:
 
 
 @pytest.mark.req("gateways.pairing")
-def test_a_code_expires_and_a_new_one_voids_the_old(home: Path) -> None:
+def test_a_code_expires_and_a_new_code_voids_the_old_one(home: Path) -> None:
     door = AccessSetup(home)
     old = door.pairing.create_code()
     new = door.pairing.create_code()
@@ -109,7 +109,7 @@ def test_a_code_expires_and_a_new_one_voids_the_old(home: Path) -> None:
     assert not door.pairing.claim_code(new)
 
 
-def test_a_code_works_behind_start_and_never_in_a_group(home: Path) -> None:
+def test_a_code_works_after_the_start_command_and_never_in_a_group(home: Path) -> None:
     door = AccessSetup(home)
     code = door.pairing.create_code()
     assert "Welcome" not in door.access.handle_stranger(
@@ -118,7 +118,7 @@ def test_a_code_works_behind_start_and_never_in_a_group(home: Path) -> None:
     assert "Welcome" in door.access.handle_stranger(make_update(f"/start {code}"))
 
 
-def test_a_damaged_file_of_pairing_is_no_code(home: Path) -> None:
+def test_a_damaged_pairing_file_has_no_code(home: Path) -> None:
     door = AccessSetup(home)
     door.pairing.create_code()
     (home / "run" / "pigeon.pairing").write_text("[1]")
@@ -127,14 +127,14 @@ def test_a_damaged_file_of_pairing_is_no_code(home: Path) -> None:
 
 
 @pytest.mark.req("gateways.bounds.strangers")
-def test_the_strangers_that_are_remembered_are_bounded(home: Path) -> None:
+def test_the_number_of_remembered_strangers_is_bounded(home: Path) -> None:
     door = AccessSetup(home)
     for number in range(MAX_STRANGERS + 100):
         door.access.handle_stranger(make_update("hello", Person(str(number), "x")))
     assert len(door.access._notified_at) == MAX_STRANGERS
 
 
-def test_a_list_that_is_edited_holds_at_once_and_a_broken_one_changes_nothing(home: Path) -> None:
+def test_an_edited_list_applies_at_once_and_a_broken_one_changes_nothing(home: Path) -> None:
     door = AccessSetup(home)
     door.path.write_text("allowed_users = [7]\n")
     assert door.access.is_allowed(ANN, Chat("7"))
@@ -165,11 +165,11 @@ async def test_a_stranger_reaches_no_agent_until_the_code_is_sent(tmp_path: Path
 
 
 @pytest.mark.req("gateways.pairing")
-async def test_a_code_that_comes_again_is_no_message_to_an_agent(tmp_path: Path) -> None:
+async def test_a_repeated_code_is_not_sent_to_an_agent(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         write_settings(w.home / "config" / "pigeon.toml", {"allowed_users": [7]})
         code = PairingCode(w.home, "pigeon").create_code()
-        for _ in range(2):  # as it does when the service was not told that it is taken
+        for _ in range(2):  # the service repeats it, as if it was not acknowledged
             async with w.run_gateway(allowed_users=("7",)):
                 w.server.add_message(code, "66", update="u66")
                 await w.wait_until(lambda: not w.server.pending)

@@ -1,4 +1,4 @@
-"""Bindings: a chat talks to the agents its owner allows, and to no other."""
+"""Agent bindings: a chat talks only to the agents its owner allows."""
 
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ def make_update(person: str = "7", chat: str = "", *, is_group: bool = False) ->
 async def list_senders(w: GatewayWorld, agent: str) -> list[str]:
     assert w.daemon is not None
     async with w.daemon.client() as client:
-        found = (await client.list_conversations(agent=agent)).conversations
-        return [one.sender for one in found]
+        conversations = (await client.list_conversations(agent=agent)).conversations
+        return [conversation.sender for conversation in conversations]
 
 
 # ── In a chat ──────────────────────────────────────────────────────────────────────────────────
@@ -45,8 +45,8 @@ async def test_a_chat_cannot_leave_the_agent_its_owner_chose(tmp_path: Path) -> 
                 w.server.messages.clear()
                 w.server.add_message(words)
                 await w.wait_for_texts(NOT_HERE.format("crab"))
-            w.server.add_message("/agent nobody")
-            await w.server.wait_until(lambda: w.server.texts_in()[-1] == NOT_HERE.format("nobody"))
+            w.server.add_message("/agent ghost")
+            await w.server.wait_until(lambda: w.server.texts_in()[-1] == NOT_HERE.format("ghost"))
             w.server.add_message("hello")
             await w.server.wait_until(lambda: w.server.texts_in()[-1] == "heard: hello")
             await w.wait_until_idle()
@@ -55,7 +55,7 @@ async def test_a_chat_cannot_leave_the_agent_its_owner_chose(tmp_path: Path) -> 
 
 
 @pytest.mark.req("trust.gateways.agents")
-async def test_a_guest_that_is_not_allowed_does_not_enter_a_turn_either(tmp_path: Path) -> None:
+async def test_a_guest_that_is_not_allowed_cannot_join_a_turn(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, agents=GUARDED) as w:
         async with w.run_gateway(agent="guarded", agents=()):
             w.server.add_message("!say So far.\n!wait\n!say The end.")
@@ -73,7 +73,7 @@ async def test_a_guest_that_is_not_allowed_does_not_enter_a_turn_either(tmp_path
 
 
 @pytest.mark.req("trust.gateways.agents.stored")
-async def test_a_choice_that_is_not_allowed_any_more_falls_back_and_says_so_once(
+async def test_a_chosen_agent_that_is_no_longer_allowed_is_replaced_and_announced_once(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_world(tmp_path, agents=GUARDED) as w:
@@ -106,7 +106,7 @@ async def test_a_choice_that_is_not_allowed_any_more_falls_back_and_says_so_once
         ),
     ],
 )
-async def test_a_turn_that_waited_for_an_agent_not_allowed_any_more_is_not_begun(
+async def test_a_waiting_turn_does_not_begin_if_its_agent_is_no_longer_allowed(
     tmp_path: Path, stored: tuple[Any, ...]
 ) -> None:
     async with open_gateway_world(tmp_path, agents=GUARDED) as w:
@@ -120,7 +120,7 @@ async def test_a_turn_that_waited_for_an_agent_not_allowed_any_more_is_not_begun
 
 
 @pytest.mark.req("trust.gateways.owners")
-async def test_an_owners_own_chat_may_talk_to_every_agent_and_nobody_elses(tmp_path: Path) -> None:
+async def test_only_an_owners_own_chat_may_talk_to_every_agent(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, agents=GUARDED) as w:
         async with w.run_gateway(agent="guarded", agents=(), owners=("7",)):
             w.server.add_message("/agent crab")
@@ -128,7 +128,7 @@ async def test_an_owners_own_chat_may_talk_to_every_agent_and_nobody_elses(tmp_p
             await w.wait_for_texts("You are talking to crab now.", "heard: hello")
             w.server.add_message("/agent crab", "8")
             await w.wait_for_texts(NOT_HERE.format("crab"), chat="8")
-            # Everybody in a group would have what its owner unlocks.
+            # All members of a group would get what its owner unlocks.
             w.server.add_message("/agent crab", "7", chat="-5", is_group=True)
             await w.wait_for_texts(NOT_HERE.format("crab"), chat="-5")
             await w.wait_until_idle()
@@ -136,7 +136,7 @@ async def test_an_owners_own_chat_may_talk_to_every_agent_and_nobody_elses(tmp_p
 
 
 @pytest.mark.req("trust.gateways.mode")
-async def test_the_mode_is_the_owners_to_see_and_to_set(tmp_path: Path) -> None:
+async def test_only_the_owner_can_see_and_set_the_mode(tmp_path: Path) -> None:
     async with (
         open_gateway_world(tmp_path, has_daemon=False) as w,
         run_approval_daemon(w.home) as daemon,
@@ -178,7 +178,7 @@ def list_allowed_agents(settings: GatewaySettings, update: Update) -> list[str]:
 
 
 @pytest.mark.req("trust.gateways.agents")
-def test_each_chat_has_the_agents_of_its_table_or_those_of_all() -> None:
+def test_each_chat_has_the_agents_of_its_table_or_the_general_ones() -> None:
     chats = {
         "8": ChatSettings(("crab", "twin"), "twin"),
         "group:-5": ChatSettings(("guarded",)),
@@ -188,29 +188,29 @@ def test_each_chat_has_the_agents_of_its_table_or_those_of_all() -> None:
     settings = GatewaySettings(agent="guarded", agents=("guarded", "twin"), chats=chats)
     bindings = AgentBindings(settings)
 
-    def found(update: Update) -> tuple[list[str], str]:
+    def bindings_of(update: Update) -> tuple[list[str], str]:
         return list_allowed_agents(settings, update), bindings.choose_default_agent(update)
 
-    assert found(make_update("7")) == (["guarded", "twin"], "guarded")
-    assert found(make_update("8")) == (["crab", "twin"], "twin")
-    assert found(make_update("7", "-5", is_group=True)) == (["guarded"], "guarded")
-    assert found(make_update("8", "-5", is_group=True)) == (["guarded"], "guarded")
-    assert found(make_update("7", "-6", is_group=True)) == (["crab"], "crab")
-    assert found(make_update("7", "-6/1", is_group=True)) == (["crab"], "crab")
-    assert found(make_update("7", "-6/2", is_group=True)) == (["twin"], "twin")
-    assert found(make_update("7", "-7", is_group=True)) == (["guarded", "twin"], "guarded")
+    assert bindings_of(make_update("7")) == (["guarded", "twin"], "guarded")
+    assert bindings_of(make_update("8")) == (["crab", "twin"], "twin")
+    assert bindings_of(make_update("7", "-5", is_group=True)) == (["guarded"], "guarded")
+    assert bindings_of(make_update("8", "-5", is_group=True)) == (["guarded"], "guarded")
+    assert bindings_of(make_update("7", "-6", is_group=True)) == (["crab"], "crab")
+    assert bindings_of(make_update("7", "-6/1", is_group=True)) == (["crab"], "crab")
+    assert bindings_of(make_update("7", "-6/2", is_group=True)) == (["twin"], "twin")
+    assert bindings_of(make_update("7", "-7", is_group=True)) == (["guarded", "twin"], "guarded")
 
 
 def test_by_default_there_is_one_agent() -> None:
     assert list_allowed_agents(GatewaySettings(), make_update()) == ["crab"]
     assert list_allowed_agents(GatewaySettings(agent="guarded"), make_update()) == ["guarded"]
-    # However the settings were made, an agent that is not listed does not answer.
+    # An agent that is not listed never answers, however the settings were made.
     settings = GatewaySettings(agent="crab", agents=("guarded",))
     assert AgentBindings(settings).choose_default_agent(make_update()) == "guarded"
 
 
 @pytest.mark.req("trust.gateways.owners")
-def test_a_group_is_an_owners_only_if_it_is_listed_itself() -> None:
+def test_a_group_counts_as_an_owners_chat_only_if_it_is_listed_itself() -> None:
     bindings = AgentBindings(GatewaySettings(owners=("7", "group:-5")))
     assert bindings.is_owner(make_update("7"))
     assert not bindings.is_owner(make_update("8"))
@@ -221,7 +221,7 @@ def test_a_group_is_an_owners_only_if_it_is_listed_itself() -> None:
 
 
 @pytest.mark.req("trust.gateways.owners")
-def test_a_group_that_is_listed_does_not_let_its_members_approve_or_set_the_mode() -> None:
+def test_members_of_a_listed_group_cannot_approve_or_set_the_mode() -> None:
     bindings = AgentBindings(GatewaySettings(owners=("7", "group:-5")))
     for person, is_owner in (("7", True), ("8", False)):
         update = make_update(person, "-5", is_group=True)
@@ -233,15 +233,19 @@ def test_a_group_that_is_listed_does_not_let_its_members_approve_or_set_the_mode
 
 
 @pytest.mark.req("trust.gateways.agents")
-def test_the_file_says_which_agents(tmp_path: Path) -> None:
+def test_the_settings_file_names_the_agents(tmp_path: Path) -> None:
     path = tmp_path / "pigeon.toml"
     path.write_text(
         'agents = ["guarded", "crab"]\nowners = [7]\n'
         '[chats."8"]\nagents = ["crab"]\n[chats."group:-5"]\nagent = "guarded"\n'
     )
-    found = load_settings(path)
-    assert (found.agent, found.agents, found.owners) == ("guarded", ("guarded", "crab"), ("7",))
-    assert found.chats == {
+    settings = load_settings(path)
+    assert (settings.agent, settings.agents, settings.owners) == (
+        "guarded",
+        ("guarded", "crab"),
+        ("7",),
+    )
+    assert settings.chats == {
         "8": ChatSettings(("crab",), "crab"),
         "group:-5": ChatSettings(("guarded",), "guarded"),
     }
@@ -261,7 +265,7 @@ def test_the_file_says_which_agents(tmp_path: Path) -> None:
         ("[chats.'7']\nagents = []", r'\[chats."7"\]: agents must be a list'),
     ],
 )
-def test_a_mistake_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_mistake_is_reported(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "pigeon.toml"
     path.write_text(text)
     with pytest.raises(GatewayError, match=complaint):

@@ -1,4 +1,4 @@
-"""Approvals in a chat: literal, whole, and answered by nobody else."""
+"""Approvals in a chat: shown literally and whole, and answered only by those who may."""
 
 import asyncio
 import json
@@ -52,25 +52,25 @@ async def run_approval_chat(
             yield w, daemon
 
 
-async def wait_until(w: GatewayWorld, claim: Callable[[], Any]) -> None:
-    """For what only the daemon hears."""
+async def wait_until(w: GatewayWorld, condition: Callable[[], Any]) -> None:
+    """Wait for a condition that only the daemon can fulfil."""
     async with asyncio.timeout(20):
-        while not claim():
+        while not condition():
             await asyncio.sleep(0.005)
 
 
 async def wait_until_journaled(w: GatewayWorld) -> None:
-    """Until the journal knows that the last message arrived: from then on, words answer it."""
-    journal, shown = w.home / "pigeon" / "journal", w.server.messages[-1]
-    await w.wait_until(lambda: f'"message":"{shown.id}"'.encode() in journal.read_bytes())
+    """Wait until the journal has the last message as sent: from then on, words answer it."""
+    journal, message = w.home / "pigeon" / "journal", w.server.messages[-1]
+    await w.wait_until(lambda: f'"message":"{message.id}"'.encode() in journal.read_bytes())
 
 
-# ── As people see it ───────────────────────────────────────────────────────────────────────────
+# ── What people see ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("gateways.approval")
 @pytest.mark.req("trust.gateways.approval.literal")
-async def test_the_whole_call_is_shown_as_literal_text_with_what_always_means(
+async def test_an_approval_shows_the_whole_call_literally_and_what_always_allows(
     tmp_path: Path,
 ) -> None:
     call = "cat > __init__.py <<'EOF'\n# not a heading\n*line* `x` <b>&amp;\nEOF"
@@ -78,21 +78,21 @@ async def test_the_whole_call_is_shown_as_literal_text_with_what_always_means(
     async with run_approval_chat(tmp_path, make_ask_event(question)) as (w, daemon):
         w.server.add_message("go")
         await w.server.wait_until(lambda: w.server.messages)
-        (shown,) = w.server.messages_in("7")
-        assert shown.is_literal
-        assert call in shown.text
-        assert "Directory: /srv/__work__" in shown.text
-        assert "  A=b\\u{202e}c\n  LD_PRELOAD=./x.so\n" in shown.text
-        assert "Always allows from now on: bash(rm:*)" in shown.text
-        assert "Why it asks: the mode is ask" in shown.text
-        assert [label for label, _ in shown.buttons] == list(LABELS)
-        w.server.press_button(shown, "Always")
+        (message,) = w.server.messages_in("7")
+        assert message.is_literal
+        assert call in message.text
+        assert "Directory: /srv/__work__" in message.text
+        assert "  A=b\\u{202e}c\n  LD_PRELOAD=./x.so\n" in message.text
+        assert "Always allows from now on: bash(rm:*)" in message.text
+        assert "Why it asks: the mode is ask" in message.text
+        assert [label for label, _ in message.buttons] == list(LABELS)
+        w.server.press_button(message, "Always")
         await w.server.wait_until(lambda: w.server.texts_in()[-1] == "done")
         await w.wait_until_idle()
-        assert shown.buttons == []
-        assert shown.is_literal
-        assert call in shown.text
-        assert shown.text.endswith("Answer: Always")
+        assert message.buttons == []
+        assert message.is_literal
+        assert call in message.text
+        assert message.text.endswith("Answer: Always")
         (reply,) = daemon.replies
         assert (reply.agent, reply.sender, reply.ask_id) == ("crab", "pg:7", ASK_ID)
         assert not reply.as_owner
@@ -109,7 +109,7 @@ async def test_a_long_call_is_split_and_only_its_last_message_has_buttons(tmp_pa
         assert len(pages) > 4
         assert all(page.is_literal for page in pages)
         assert [bool(page.buttons) for page in pages] == [False] * (len(pages) - 1) + [True]
-        # A yes that is typed is a yes to what the chat has seen by then.
+        # A typed yes approves what the chat has been shown by then.
         await wait_until_journaled(w)
         w.server.add_message("yes")
         await w.server.wait_until(lambda: w.server.texts_in()[-1] == "done")
@@ -120,7 +120,7 @@ async def test_a_long_call_is_split_and_only_its_last_message_has_buttons(tmp_pa
 
 
 def join_page(text: str, number: int) -> str:
-    """The part of the call that a page shows."""
+    """The part of the call in one page."""
     first, _, rest = text.partition("\n")
     assert first.startswith("Approval, part ") or number == 0
     part, _, last = rest.rpartition("\n")
@@ -141,14 +141,14 @@ async def test_a_question_among_approvals_is_asked_as_a_question(tmp_path: Path)
     async with run_approval_chat(tmp_path, make_ask_event(toppings, where, allowed)) as (w, daemon):
         w.server.add_message("go")
         await w.server.wait_until(lambda: w.server.messages)
-        (shown,) = w.server.messages_in("7")
-        assert shown.text == (
+        (message,) = w.server.messages_in("7")
+        assert message.text == (
             "Question 1/3\nWhich *toppings*?\n1. ham: salty\n2. corn\n"
             "(Press what applies, then Done, or write your own answer.)"
         )
-        w.server.press_button(shown, "☐ corn")
-        await w.server.wait_until(lambda: shown.buttons[1][0] == "☑ corn")
-        w.server.press_button(shown, "Done")
+        w.server.press_button(message, "☐ corn")
+        await w.server.wait_until(lambda: message.buttons[1][0] == "☑ corn")
+        w.server.press_button(message, "Done")
         await w.server.wait_until(lambda: "(Write your answer.)" in w.server.texts_in()[-1])
         await wait_until_journaled(w)
         w.server.add_message("/srv/shells/" + "x" * 300)
@@ -175,25 +175,25 @@ async def test_a_call_too_long_for_a_chat_can_only_be_denied_there(tmp_path: Pat
     ) as (w, daemon):
         w.server.add_message("go")
         await w.server.wait_until(lambda: w.server.messages)
-        (shown,) = w.server.messages_in("7")
-        assert "too long for a chat" in shown.text
-        assert [label for label, _ in shown.buttons] == ["Deny"]
+        (message,) = w.server.messages_in("7")
+        assert "too long for a chat" in message.text
+        assert [label for label, _ in message.buttons] == ["Deny"]
         w.server.add_message("yes")
         await wait_until(w, lambda: daemon.steered_texts == ["yes"])
         assert daemon.replies == []
-        w.server.press_button(shown, "Deny")
+        w.server.press_button(message, "Deny")
         await w.server.wait_until(lambda: w.server.texts_in()[-1] == "done")
         await w.wait_until_idle()
         assert list(json.loads(daemon.replies[0].content).values()) == ["Deny"]
 
 
 @pytest.mark.req("trust.gateways.approval.whole")
-async def test_what_the_service_does_not_take_cannot_be_allowed(tmp_path: Path) -> None:
+async def test_an_approval_that_the_service_rejects_cannot_be_allowed(tmp_path: Path) -> None:
     async with run_approval_chat(tmp_path, make_ask_event(make_approval("echo " * 200))) as (
         w,
         daemon,
     ):
-        w.server.limit = 250  # less than it promised
+        w.server.limit = 250  # less than the service says it takes
         w.server.add_message("go")
         await w.server.wait_until(
             lambda: any("cannot be shown here" in text for text in w.server.texts_in())
@@ -215,18 +215,18 @@ async def test_several_approvals_of_a_step_come_one_after_the_other(tmp_path: Pa
     async with run_approval_chat(tmp_path, make_ask_event(first, second)) as (w, daemon):
         w.server.add_message("go")
         await w.server.wait_until(lambda: w.server.messages)
-        (shown,) = w.server.messages_in("7")
-        assert "Approval 1/2" in shown.text
-        w.server.press_button(shown, "Allow")
+        (first_message,) = w.server.messages_in("7")
+        assert "Approval 1/2" in first_message.text
+        w.server.press_button(first_message, "Allow")
         await w.server.wait_until(lambda: len(w.server.messages) == 2)
-        _, other = w.server.messages_in("7")
-        assert "Approval 2/2" in other.text
-        assert shown.text.endswith("Answer: Allow")
-        # The button of the first one is not one of the second.
+        _, second_message = w.server.messages_in("7")
+        assert "Approval 2/2" in second_message.text
+        assert first_message.text.endswith("Answer: Allow")
+        # The first approval's button does not answer the second one.
         w.server.add_message(
             "",
             press=ChatForm.from_event(make_ask_event(first, second)).token + ":0:0",
-            message_id=other.id,
+            message_id=second_message.id,
         )
         await wait_until_journaled(w)
         w.server.add_message("No.")
@@ -237,7 +237,7 @@ async def test_several_approvals_of_a_step_come_one_after_the_other(tmp_path: Pa
 
 
 @pytest.mark.req("trust.gateways.approval.answers")
-async def test_words_that_are_no_answer_go_to_the_agent_and_the_approval_waits(
+async def test_words_that_are_no_answer_steer_the_agent_while_the_approval_waits(
     tmp_path: Path,
 ) -> None:
     limits = {"buttons": False, "edits": False}
@@ -247,8 +247,8 @@ async def test_words_that_are_no_answer_go_to_the_agent_and_the_approval_waits(
     ):
         w.server.add_message("go")
         await w.server.wait_until(lambda: w.server.messages)
-        (shown,) = w.server.messages_in("7")
-        assert shown.text.endswith("1. Allow  2. Deny  3. Always")
+        (message,) = w.server.messages_in("7")
+        assert message.text.endswith("1. Allow  2. Deny  3. Always")
         w.server.add_message("yes, but in another folder")
         await wait_until(w, lambda: daemon.steered_texts == ["yes, but in another folder"])
         assert daemon.replies == []
@@ -260,7 +260,7 @@ async def test_words_that_are_no_answer_go_to_the_agent_and_the_approval_waits(
 
 
 @pytest.mark.req("trust.gateways.approval.answers")
-async def test_an_approval_is_where_it_was_after_a_restart(tmp_path: Path) -> None:
+async def test_an_approval_still_waits_after_a_restart(tmp_path: Path) -> None:
     async with (
         open_gateway_world(tmp_path, has_daemon=False) as w,
         run_approval_daemon(w.home) as daemon,
@@ -270,13 +270,13 @@ async def test_an_approval_is_where_it_was_after_a_restart(tmp_path: Path) -> No
             w.server.add_message("go")
             await w.server.wait_until(lambda: w.server.messages)
             await wait_until_journaled(w)
-        (shown,) = w.server.messages_in("7")
+        (message,) = w.server.messages_in("7")
         async with w.run_gateway():
-            w.server.press_button(shown, "Deny")
+            w.server.press_button(message, "Deny")
             await w.server.wait_until(lambda: w.server.texts_in()[-1] == "done")
             await w.wait_until_idle()
         assert len(w.server.messages) == 2, "it was not shown again"
-        assert shown.text.endswith("Answer: Deny")
+        assert message.text.endswith("Answer: Deny")
         assert list(json.loads(daemon.replies[0].content).values()) == ["Deny"]
 
 
@@ -285,7 +285,7 @@ async def test_an_approval_is_where_it_was_after_a_restart(tmp_path: Path) -> No
 
 @pytest.mark.req("trust.gateways.approval.strangers")
 async def test_an_approval_for_the_owner_is_neither_shown_nor_answered(tmp_path: Path) -> None:
-    """A daemon that slips sends it on the stream."""
+    """A daemon with a bug sends it on the stream."""
     async with run_approval_chat(tmp_path, make_ask_event(make_approval(for_owner=True))) as (
         w,
         daemon,
@@ -305,10 +305,10 @@ async def test_an_approval_for_the_owner_is_neither_shown_nor_answered(tmp_path:
 
 
 @pytest.mark.req("trust.gateways.approval.strangers")
-async def test_a_gateway_that_follows_a_turn_after_a_restart_leaves_it_to_the_owner(
+async def test_a_gateway_that_follows_a_turn_after_a_restart_leaves_approvals_to_the_owner(
     tmp_path: Path,
 ) -> None:
-    """The stream of a stranger's run may have approvals for the owner's clients."""
+    """The stream of a stranger's run may contain approvals for the owner's clients."""
     async with (
         open_gateway_world(tmp_path, has_daemon=False) as w,
         run_approval_daemon(w.home) as daemon,
@@ -328,19 +328,19 @@ async def test_a_gateway_that_follows_a_turn_after_a_restart_leaves_it_to_the_ow
 
 @pytest.mark.req("trust.gateways.approval.groups")
 async def test_in_a_group_only_an_owner_answers(tmp_path: Path) -> None:
-    here: dict[str, Any] = {"chat": "-5", "is_group": True}
+    group: dict[str, Any] = {"chat": "-5", "is_group": True}
     async with run_approval_chat(tmp_path, make_ask_event(make_approval()), owners=("8",)) as (
         w,
         daemon,
     ):
-        w.server.add_message("go", "7", **here)
+        w.server.add_message("go", "7", **group)
         await w.server.wait_until(lambda: w.server.messages)
-        (shown,) = w.server.messages_in("-5")
-        w.server.press_button(shown, "Allow", "7", **here)
-        w.server.add_message("yes", "7", **here)
+        (message,) = w.server.messages_in("-5")
+        w.server.press_button(message, "Allow", "7", **group)
+        w.server.add_message("yes", "7", **group)
         await wait_until(w, lambda: daemon.steered_texts == ["Ann: yes"])
         assert daemon.replies == []
-        w.server.press_button(shown, "Deny", "8", **here)
+        w.server.press_button(message, "Deny", "8", **group)
         await w.server.wait_until(lambda: w.server.texts_in("-5")[-1] == "done")
         await w.wait_until_idle()
         assert list(json.loads(daemon.replies[0].content).values()) == ["Deny"]
@@ -352,7 +352,7 @@ async def test_in_a_group_only_an_owner_answers(tmp_path: Path) -> None:
 @given(st.text(), st.integers(16, 200))
 @example("a\n" * 300, 16)
 @example("🦀" * 300, 17)
-def test_parts_are_the_text_and_fit(text: str, limit: int) -> None:
+def test_the_parts_of_a_literal_text_fit_and_join_to_the_text(text: str, limit: int) -> None:
     def measure(part: str) -> int:
         return len(part.encode("utf-16-le", "surrogatepass")) // 2
 
@@ -367,16 +367,17 @@ def test_parts_are_the_text_and_fit(text: str, limit: int) -> None:
 @given(st.text())
 @example("\x1b[2K\r\u202e\u200b\u2028\u3164\ufe0f")
 @example("\u180b\u180f\U00016fe4\U0001d159\U000e0100")
-def test_nothing_invisible_is_left(text: str) -> None:
-    shown = escape_invisible(text)
+def test_invisible_characters_are_escaped(text: str) -> None:
+    escaped = escape_invisible(text)
     assert all(
-        one in "\n\t" or (one.isprintable() and one not in BLANK_CHARACTERS) for one in shown
+        character in "\n\t" or (character.isprintable() and character not in BLANK_CHARACTERS)
+        for character in escaped
     )
     assert escape_invisible("ls -la | grep é漢\n") == "ls -la | grep é漢\n"
     assert escape_invisible("\x1b[2K\u202e\u3164") == "\\u{001b}[2K\\u{202e}\\u{3164}"
 
 
-def test_what_is_known_of_a_call_is_above_it() -> None:
+def test_the_facts_about_a_call_are_above_it() -> None:
     text = parse_approval(make_approval("x\nDirectory: /tmp").approval).text
     assert text.index("Directory: /srv/__work__") < text.index("Call (")
     assert text.endswith("\nx\nDirectory: /tmp")
@@ -401,7 +402,7 @@ def test_what_is_known_of_a_call_is_above_it() -> None:
         ("9" * 5000, ""),
     ],
 )
-def test_an_answer_is_a_label_its_number_or_a_plain_yes_or_no(text: str, label: str) -> None:
+def test_an_answer_to_an_approval_is_a_label_its_number_or_yes_or_no(text: str, label: str) -> None:
     assert match_label(list(LABELS), text) == label
 
 
@@ -410,7 +411,7 @@ def test_always_is_no_answer_where_it_is_not_offered() -> None:
     assert match_label(["Deny"], "yes") == ""
 
 
-def test_a_no_holds_for_all_approvals_that_read_the_same() -> None:
+def test_a_no_holds_for_all_approvals_with_the_same_text() -> None:
     form = ChatForm.from_event(
         make_ask_event(make_approval(question="same"), make_approval(question="same"))
     )

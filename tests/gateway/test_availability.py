@@ -1,4 +1,4 @@
-"""Away and back: the daemon, the service, and what whoever waits is told of it."""
+"""A daemon or service that is away and comes back, and what people are told meanwhile."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from crabtalk.service.journal import encode_record
 from tests.gateway.gateway_world import open_gateway_world
 from tests.gateway.pigeon_server import PigeonFault
 
-# What it waits for is on the wire, and the loop makes no difference.
+# It waits for network traffic, so the event loop makes no difference.
 pytestmark = pytest.mark.one_loop
 
 AWAY_NOTICE = (
@@ -21,14 +21,14 @@ BACK_NOTICE = "The agent daemon is back."
 
 
 @pytest.mark.req("gateways.away.daemon")
-async def test_a_daemon_that_is_away_is_told_once_and_answers_when_it_is_back(
+async def test_people_are_told_once_that_the_daemon_is_away_and_answered_when_it_is_back(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_world(tmp_path, has_daemon=False) as w:
         async with w.run_gateway():
             w.server.add_message("hello")
             await w.wait_for_texts(AWAY_NOTICE)
-        async with w.run_gateway():  # a restart tells it no second time
+        async with w.run_gateway():  # a restart does not repeat the notice
             w.server.add_message("/agents")
             await w.server.wait_until(lambda: len(w.server.texts_in()) == 2)
             async with w.serve_daemon() as w.daemon:
@@ -42,7 +42,7 @@ async def test_a_daemon_that_is_away_is_told_once_and_answers_when_it_is_back(
 
 
 @pytest.mark.req("gateways.away.daemon")
-async def test_a_turn_that_the_daemon_took_down_with_it_is_not_begun_again(tmp_path: Path) -> None:
+async def test_a_turn_that_ended_with_the_daemon_is_not_started_again(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, has_daemon=False) as w, w.run_gateway():
         async with w.serve_daemon() as w.daemon:
             w.server.add_message("!say So far.\n!hang")
@@ -58,7 +58,7 @@ async def test_a_turn_that_the_daemon_took_down_with_it_is_not_begun_again(tmp_p
 
 
 @pytest.mark.req("gateways.away.service")
-async def test_a_service_that_is_away_gets_the_answer_when_it_is_back(tmp_path: Path) -> None:
+async def test_an_unreachable_service_gets_the_answer_when_it_is_back(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         assert w.daemon is not None
         w.bounds = replace(w.bounds, late_after=0.0)
@@ -78,7 +78,7 @@ async def test_a_service_that_is_away_gets_the_answer_when_it_is_back(tmp_path: 
 
 
 @pytest.mark.req("gateways.away.notices")
-async def test_a_notice_that_surely_did_not_arrive_is_sent_again(tmp_path: Path) -> None:
+async def test_a_notice_that_certainly_did_not_arrive_is_sent_again(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, has_daemon=False) as w, w.run_gateway():
         w.server.inject_faults(
             "send", PigeonFault(429, seconds=0.05), PigeonFault(429, seconds=0.05)
@@ -104,7 +104,7 @@ async def test_a_notice_that_may_have_arrived_is_not_sent_again(tmp_path: Path) 
 
 
 @pytest.mark.req("gateways.away.notices")
-async def test_what_the_service_takes_too_late_to_be_true_is_not_said(tmp_path: Path) -> None:
+async def test_a_notice_that_is_no_longer_true_is_not_sent(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, has_daemon=False) as w, w.run_gateway():
         w.server.inject_faults("send", PigeonFault(429, seconds=600))
         w.server.add_message("hello")
@@ -115,17 +115,17 @@ async def test_what_the_service_takes_too_late_to_be_true_is_not_said(tmp_path: 
 
 
 @pytest.mark.req("gateways.away.notices")
-async def test_who_was_told_by_a_process_that_died_is_told_once_that_it_is_back(
+async def test_after_a_crash_people_are_told_once_that_the_daemon_is_back(
     tmp_path: Path,
 ) -> None:
-    came = UpdateReceived(Update("u-before", Chat("7"), Person("7", "Ann"), "hello"))
+    received = UpdateReceived(Update("u-before", Chat("7"), Person("7", "Ann"), "hello"))
     async with open_gateway_world(tmp_path, has_daemon=False) as w:
         (w.home / "pigeon").mkdir(parents=True)
-        records = (came, AvailabilityNotified("7", is_away=True))
+        records = (received, AvailabilityNotified("7", is_away=True))
         (w.home / "pigeon" / "journal").write_bytes(b"".join(map(encode_record, records)))
         async with w.run_gateway() as gateway:
             w.server.add_message("/agents")
-            await w.server.wait_until(lambda: w.server.texts_in())  # which says that nobody answers
+            await w.server.wait_until(lambda: w.server.texts_in())  # the notice that it is away
             await w.wait_until(lambda: gateway.statistics()["waiting"] == 1)
             async with w.serve_daemon() as w.daemon:
                 await w.server.wait_until(

@@ -1,4 +1,4 @@
-"""Bounds: whatever people send, nothing grows without limit."""
+"""Bounds: nothing grows without limit, whatever people send."""
 
 import asyncio
 import gc
@@ -11,12 +11,12 @@ from crabtalk.gateway.gateway import CHAT_FULL, TEXT_TOO_LONG
 from tests.gateway.gateway_world import open_gateway_world
 from tests.gateway.pigeon_server import PigeonFault
 
-# What it waits for is on the wire, and the loop makes no difference.
+# It waits for network traffic, so the event loop makes no difference.
 pytestmark = pytest.mark.one_loop
 
 
 @pytest.mark.req("gateways.bounds.chat")
-async def test_a_chat_in_which_too_much_waits_is_told_so_once(tmp_path: Path) -> None:
+async def test_a_chat_with_a_full_queue_is_told_so_once(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, has_daemon=False) as w:
         w.bounds = replace(w.bounds, waiting_in_chat=3, notice_after=60)
         async with w.run_gateway() as gateway:
@@ -40,7 +40,7 @@ async def test_a_chat_in_which_too_much_waits_is_told_so_once(tmp_path: Path) ->
 
 
 @pytest.mark.req("gateways.bounds.waiting")
-async def test_when_too_much_waits_the_service_is_not_asked_for_more(tmp_path: Path) -> None:
+async def test_no_updates_are_fetched_while_too_many_wait(tmp_path: Path) -> None:
     people = tuple(str(number) for number in range(100, 140))
     async with open_gateway_world(tmp_path, has_daemon=False) as w:
         w.bounds = replace(w.bounds, waiting=5, notice_after=60)
@@ -50,7 +50,7 @@ async def test_when_too_much_waits_the_service_is_not_asked_for_more(tmp_path: P
                 w.server.add_message("hello", person)
                 await asyncio.sleep(0)
             await w.wait_until(lambda: gateway.statistics()["waiting"] >= 5)
-            await asyncio.sleep(0.2)  # more would have been taken by now
+            await asyncio.sleep(0.2)  # more would have been fetched by now
             assert len(w.server.acknowledged) == 5
             async with w.serve_daemon() as w.daemon:
                 await w.wait_until_idle()
@@ -58,7 +58,7 @@ async def test_when_too_much_waits_the_service_is_not_asked_for_more(tmp_path: P
 
 
 @pytest.mark.req("gateways.bounds.text")
-async def test_a_message_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
+async def test_a_message_that_is_too_long_is_refused_with_a_reason(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.add_message("x" * 70_000)
         await w.wait_for_texts(TEXT_TOO_LONG)
@@ -83,7 +83,7 @@ async def test_strangers_do_not_fill_the_memory_when_the_service_asks_to_wait(
 
 
 @pytest.mark.req("gateways.bounds.turns")
-async def test_only_so_many_turns_are_at_the_daemon_at_once(tmp_path: Path) -> None:
+async def test_the_number_of_turns_at_the_daemon_is_bounded(tmp_path: Path) -> None:
     people = tuple(str(number) for number in range(100, 106))
     async with open_gateway_world(tmp_path) as w:
         assert w.daemon is not None
@@ -112,7 +112,7 @@ async def test_forty_chats_at_once_are_all_answered_and_leave_nothing_behind(
                 w.server.add_message(f"!say {number}", person)
             await w.wait_until_idle()
         assert all(
-            [text for one in w.server.texts_in(person) for text in one.split()] == ["0", "1", "2"]
+            [text for item in w.server.texts_in(person) for text in item.split()] == ["0", "1", "2"]
             for person in people
         )
         await w.wait_until(lambda: gateway.statistics()["chats_at_work"] == 0)

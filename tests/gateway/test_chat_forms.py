@@ -1,4 +1,4 @@
-"""Forms: questions, whatever is pressed and typed."""
+"""Forms: questions, answered by any mix of buttons and text."""
 
 import json
 
@@ -31,7 +31,7 @@ QUESTIONS = st.builds(
 
 
 @given(st.lists(QUESTIONS, min_size=1, max_size=4), st.data())
-def test_any_form_can_be_shown_filled_and_sent(
+def test_any_form_can_be_rendered_filled_in_and_sent(
     questions: list[FormQuestion], data: st.DataObject
 ) -> None:
     form = ChatForm("run-1", tuple(questions))
@@ -55,13 +55,13 @@ def test_any_form_can_be_shown_filled_and_sent(
 
 
 @given(st.text(max_size=70))
-def test_a_button_of_somebody_else_is_not_pressed(payload: str) -> None:
+def test_a_payload_that_is_not_ours_presses_no_button(payload: str) -> None:
     form = ChatForm("run-1", (ONE_CHOICE,))
     assert not form.press_button(payload)
     assert not form.is_complete
 
 
-def test_an_option_is_typed_by_number_or_by_name() -> None:
+def test_an_option_can_be_typed_by_number_or_label() -> None:
     assert parse_labels(ONE_CHOICE, "2") == ["Blue"]
     assert parse_labels(ONE_CHOICE, " blue ") == ["Blue"]
     assert parse_labels(ONE_CHOICE, "3") == []
@@ -72,26 +72,26 @@ def test_an_option_is_typed_by_number_or_by_name() -> None:
     assert parse_labels(ONE_CHOICE, "9" * 5000) == []
 
 
-def test_what_is_typed_is_added_to_what_was_pressed() -> None:
+def test_typed_options_are_added_to_pressed_ones() -> None:
     form = ChatForm("run-1", (MANY_CHOICES,))
     assert form.press_button(form.build_buttons()[1].payload)
     form.answer_text("and a hat")
     assert json.loads(form.build_reply()) == {"What?": "Net, and a hat"}
 
 
-def test_an_option_called_other_is_what_typing_is_for() -> None:
-    asked = wire.AskQuestion(
+def test_the_option_other_is_left_out() -> None:
+    question = wire.AskQuestion(
         question="Q", header="H", options=[wire.AskOption(label="A"), wire.AskOption(label="Other")]
     )
-    assert parse_question(asked).options == (("A", ""),)
+    assert parse_question(question).options == (("A", ""),)
 
 
-def test_a_form_goes_on_where_it_was() -> None:
+def test_a_restored_form_continues_at_its_current_question() -> None:
     form = ChatForm("run-1", (ONE_CHOICE, MANY_CHOICES))
     form.answer_text("1")
     form.press_button(form.build_buttons()[0].payload)
-    again = restore_form(
+    restored = restore_form(
         ChatForm("run-1", (ONE_CHOICE, MANY_CHOICES)), form.answers, sorted(form.settled)
     )
-    assert again.render_text(has_buttons=True) == form.render_text(has_buttons=True)
-    assert again.build_buttons() == form.build_buttons()
+    assert restored.render_text(has_buttons=True) == form.render_text(has_buttons=True)
+    assert restored.build_buttons() == form.build_buttons()

@@ -1,4 +1,4 @@
-"""Delivery: each message has a key, and what came of it is what its run says itself."""
+"""Delivery: each message has a key, and the result of a run comes from the run itself."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ FAILURES = (
 
 
 def make_script(failure: str) -> str:
-    """Sends a file twice: the first call fails with that text."""
+    """Sends a file twice; the first call fails with this text."""
     sends = [("send_file", {"path": "report.txt", "failure": failure})]
     return script_tool_calls(sends, [("send_file", {"path": "report.txt", "failure": ""})])
 
@@ -57,7 +57,7 @@ async def send_file(call: ToolDispatch) -> str:
     failure = call.arguments.partition('"failure": "')[2].rpartition('"')[0]
     if failure:
         raise ToolError(failure)
-    return "interrupted: not at all"  # a success, whatever it says
+    return "interrupted: not at all"  # a success that sounds like a failure
 
 
 def list_file_captions(service: PigeonServer) -> list[str]:
@@ -79,7 +79,7 @@ async def test_a_file_whose_call_failed_is_not_sent_after_a_restart(
 
 
 async def send_in_folder(w: GatewayWorld, text: str) -> None:
-    """By a process that died, in the sender's own directory as turns of gateways are."""
+    """Send as a process that died would have, in the sender's own directory like gateway turns."""
     assert w.daemon is not None
     folder = await SenderFiles(w.home, PIGEON_MODULE.Pigeon(None, w.settings)).prepare_directory(
         "pg:7"
@@ -107,7 +107,7 @@ async def test_a_call_that_failed_is_shown_as_failed(tmp_path: Path, failure: st
 
 
 @pytest.mark.req("gateways.delivery.barrier")
-async def test_after_a_restart_no_run_is_begun_to_find_out_what_became_of_others(
+async def test_a_restart_begins_no_new_run_to_learn_the_results_of_old_ones(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_gateway_world(tmp_path) as w:
@@ -125,7 +125,7 @@ async def test_after_a_restart_no_run_is_begun_to_find_out_what_became_of_others
 
 
 @pytest.mark.req("gateways.delivery.keys")
-async def test_an_update_that_comes_again_runs_once_also_without_the_journal(
+async def test_a_repeated_update_runs_once_even_without_the_journal(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_world(tmp_path) as w:
@@ -142,7 +142,7 @@ async def test_an_update_that_comes_again_runs_once_also_without_the_journal(
 
 
 @pytest.mark.req("gateways.delivery.keys")
-async def test_a_turn_whose_stream_broke_off_is_followed_again_and_told_once(
+async def test_a_turn_whose_stream_broke_off_is_followed_again_and_answered_once(
     tmp_path: Path,
 ) -> None:
     dug, go_on = asyncio.Event(), asyncio.Event()
@@ -172,7 +172,7 @@ async def test_a_turn_whose_stream_broke_off_is_followed_again_and_told_once(
 
 @asynccontextmanager
 async def run_cuttable_relay(socket: Path) -> AsyncIterator[Callable[[], None]]:
-    """A relay in front of a socket; calling it cuts all connections, as a network does."""
+    """A relay in front of a socket; calling the result cuts all connections, as a network does."""
     behind = socket.with_name("behind.sock")
     socket.rename(behind)
     pumps: set[asyncio.Future[None]] = set()
@@ -189,8 +189,8 @@ async def run_cuttable_relay(socket: Path) -> AsyncIterator[Callable[[], None]]:
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_daemon = await asyncio.open_unix_connection(behind)
-        for one in (pump(reader, to_daemon[1]), pump(to_daemon[0], writer)):
-            task = asyncio.ensure_future(one)
+        for item in (pump(reader, to_daemon[1]), pump(to_daemon[0], writer)):
+            task = asyncio.ensure_future(item)
             pumps.add(task)
             task.add_done_callback(pumps.discard)
 
@@ -207,7 +207,7 @@ async def run_cuttable_relay(socket: Path) -> AsyncIterator[Callable[[], None]]:
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
-def test_keys_are_short_and_of_one_message_alone(a: str, b: str) -> None:
+def test_keys_are_short_and_different_for_each_message(a: str, b: str) -> None:
     one, other = (Update(name, Chat("7"), Person("7", "Ann")) for name in (a, b))
     assert len(make_context().message_key(one).encode()) <= MAX_KEY_BYTES
     assert (make_context().message_key(one) == make_context().message_key(other)) is (a == b)
@@ -222,7 +222,7 @@ def make_context() -> GatewayContext:
 
 
 class OldDaemon(Server):
-    """One that knows no keys."""
+    """A daemon without support for keys."""
 
     def __init__(self) -> None:
         self.turns: list[str] = []
@@ -232,7 +232,9 @@ class OldDaemon(Server):
 
 
 @pytest.mark.req("gateways.delivery.old_daemon")
-async def test_a_gateway_does_not_run_with_a_daemon_that_knows_no_keys(tmp_path: Path) -> None:
+async def test_a_gateway_does_not_run_with_a_daemon_without_support_for_keys(
+    tmp_path: Path,
+) -> None:
     async with open_gateway_world(tmp_path, has_daemon=False) as w:
         async with open_listener(OldDaemon(), RunFiles.for_home(w.home).socket_path):
             with pytest.raises(GatewayError) as caught:

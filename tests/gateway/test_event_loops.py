@@ -1,4 +1,4 @@
-"""Turns whose timing is the loop's business: on both of them."""
+"""Turns whose timing depends on the event loop; tested on both."""
 
 import asyncio
 import itertools
@@ -43,7 +43,7 @@ async def test_an_answer_grows_in_one_message_within_the_rate_of_the_service(
 
 
 @pytest.mark.req("gateways.steering")
-async def test_what_is_written_while_a_turn_runs_steers_it(tmp_path: Path) -> None:
+async def test_a_message_during_a_turn_steers_it(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def dig(call: ToolDispatch) -> str:
@@ -67,7 +67,7 @@ async def test_what_is_written_while_a_turn_runs_steers_it(tmp_path: Path) -> No
 
 
 @pytest.mark.req("gateways.stop")
-async def test_stop_kills_the_turn_and_waits_for_nobody(tmp_path: Path) -> None:
+async def test_stop_kills_the_turn_without_waiting_in_the_queue(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.add_message("!say So far.\n!hang")
         await w.wait_for_texts("So far.")

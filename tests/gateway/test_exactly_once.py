@@ -1,4 +1,4 @@
-"""Once: nothing is lost, nothing is said twice, and nothing is told twice in silence."""
+"""Exactly once: no message is lost, none runs twice, and no answer is repeated without a mark."""
 
 import asyncio
 from functools import partial
@@ -13,14 +13,14 @@ from tests.daemon.in_process_daemon import script_tool_calls
 from tests.gateway.gateway_world import open_gateway_world
 from tests.gateway.pigeon_server import PigeonFault, PigeonServer
 
-# What it waits for is on the wire, and the loop makes no difference.
+# It waits for network traffic, so the event loop makes no difference.
 pytestmark = pytest.mark.one_loop
 
 
 @pytest.mark.req("gateways.once.duplicates")
-async def test_what_comes_again_is_known(tmp_path: Path) -> None:
+async def test_a_repeated_update_is_recognised(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
-        w.server.redeliver_after = 0.0  # until it is taken, with every answer
+        w.server.redeliver_after = 0.0  # repeated in every reply until it is acknowledged
         w.server.inject_faults("taken", *[PigeonFault(500)] * 5)
         async with w.run_gateway():
             w.server.add_message("hello", update="u5")
@@ -58,7 +58,9 @@ async def test_an_update_is_in_the_journal_before_the_service_may_forget_it(
 
 
 @pytest.mark.req("gateways.once.restart")
-async def test_a_turn_goes_on_without_the_gateway_and_is_told_by_the_next(tmp_path: Path) -> None:
+async def test_a_turn_goes_on_without_the_gateway_and_the_next_one_delivers_its_answer(
+    tmp_path: Path,
+) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def dig(call: ToolDispatch) -> str:
@@ -83,7 +85,7 @@ async def test_a_turn_goes_on_without_the_gateway_and_is_told_by_the_next(tmp_pa
 
 
 @pytest.mark.req("gateways.once.restart")
-async def test_an_answer_that_was_complete_while_the_gateway_was_away_is_told(
+async def test_an_answer_that_was_completed_while_the_gateway_was_away_is_delivered(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_world(tmp_path) as w:
@@ -100,7 +102,7 @@ async def test_an_answer_that_was_complete_while_the_gateway_was_away_is_told(
 
 @pytest.mark.req("gateways.once.ambiguous")
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
+async def test_a_message_that_may_have_arrived_is_sent_again_with_a_mark(
     tmp_path: Path, is_done: bool
 ) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
@@ -108,12 +110,12 @@ async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
         w.server.add_message("hello")
         await w.server.wait_until(lambda: SENT_AGAIN_MARK in "".join(w.server.texts_in()))
         await w.wait_until_idle()
-        again = f"{SENT_AGAIN_MARK}\n\nheard: hello"
-        assert w.server.texts_in() == (["heard: hello", again] if is_done else [again])
+        repeat = f"{SENT_AGAIN_MARK}\n\nheard: hello"
+        assert w.server.texts_in() == (["heard: hello", repeat] if is_done else [repeat])
 
 
 @pytest.mark.req("gateways.once.ambiguous")
-async def test_changing_a_message_is_tried_again_without_a_word(tmp_path: Path) -> None:
+async def test_a_failed_edit_is_repeated_without_a_mark(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.inject_faults("edit", PigeonFault(0, is_done=True), PigeonFault(502))
         w.server.add_message("!chunks 8 40")
@@ -123,7 +125,7 @@ async def test_changing_a_message_is_tried_again_without_a_word(tmp_path: Path) 
         assert SENT_AGAIN_MARK not in text
 
 
-async def test_a_file_that_may_have_arrived_is_sent_again_and_says_so(tmp_path: Path) -> None:
+async def test_a_file_that_may_have_arrived_is_sent_again_with_a_mark(tmp_path: Path) -> None:
     async def send_file(call: ToolDispatch) -> str:
         (call.cwd / "report.txt").write_text("sand")
         return "sent"

@@ -13,12 +13,12 @@ from tests.daemon.in_process_daemon import script_tool_calls
 from tests.gateway.gateway_world import open_gateway_world
 from tests.gateway.pigeon_server import PigeonFault
 
-# What it waits for is on the wire; what differs between loops is in test_loops.
+# It waits for network traffic; tests that depend on the event loop are in test_event_loops.
 pytestmark = pytest.mark.one_loop
 
 
 @pytest.mark.req("gateways.group")
-async def test_a_group_is_one_sender_in_which_speakers_are_named(tmp_path: Path) -> None:
+async def test_a_group_is_one_sender_and_its_messages_name_their_authors(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         group: dict[str, Any] = {"chat": "-5", "is_group": True}
         w.server.add_message("not for us", "8", name="Bo", is_to_us=False, **group)
@@ -43,7 +43,7 @@ async def test_a_long_answer_is_several_messages_without_a_word_lost(tmp_path: P
 
 
 @pytest.mark.req("gateways.tools")
-async def test_tools_are_one_changing_line_and_thinking_is_not_shown(tmp_path: Path) -> None:
+async def test_running_tools_are_one_status_line_and_thinking_is_not_shown(tmp_path: Path) -> None:
     seen = asyncio.Event()
 
     async def dig(call: ToolDispatch) -> str:
@@ -61,11 +61,11 @@ async def test_tools_are_one_changing_line_and_thinking_is_not_shown(tmp_path: P
         seen.set()
         await w.wait_for_texts("I look.\n\nFound.")
         await w.wait_until_idle()
-    assert not any("secret" in text for one in w.server.messages for text in one.history)
+    assert not any("secret" in text for message in w.server.messages for text in message.history)
 
 
 @pytest.mark.req("gateways.steering")
-async def test_what_follows_a_word_of_ones_own_is_said_below_it(tmp_path: Path) -> None:
+async def test_text_after_a_steering_message_is_in_a_new_message_below_it(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def dig(call: ToolDispatch) -> str:
@@ -107,12 +107,12 @@ async def test_without_edits_an_answer_comes_at_its_end_or_in_parts(
             text = ["I look.", "Found.", "", "So."] if parts else ["", "I look.\n\nFound.\n\nSo."]
             await w.wait_for_texts(*text)
             await w.wait_until_idle()
-    assert [one.file[0] for one in w.server.messages if one.file] == ["report.txt"]
+    assert [message.file[0] for message in w.server.messages if message.file] == ["report.txt"]
     assert "edit" not in w.server.calls
 
 
 @pytest.mark.req("gateways.final")
-async def test_without_edits_words_in_between_divide_no_answer(tmp_path: Path) -> None:
+async def test_without_edits_a_steering_message_does_not_split_the_answer(tmp_path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def dig(call: ToolDispatch) -> str:
@@ -149,7 +149,7 @@ async def test_while_an_agent_works_the_chat_shows_typing(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("gateways.guest")
-async def test_a_guest_speaks_once_and_its_words_carry_its_name(tmp_path: Path) -> None:
+async def test_a_guest_speaks_once_and_its_answer_has_its_name(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.add_message("hello")
         await w.wait_for_texts("heard: hello")
@@ -157,8 +157,8 @@ async def test_a_guest_speaks_once_and_its_words_carry_its_name(tmp_path: Path) 
         await w.wait_for_texts("heard: hello", "**twin:** I am here")
         w.server.add_message("/guest twin !say again")
         await w.wait_for_texts("heard: hello", "**twin:** I am here", "**twin:** again")
-        w.server.add_message("@nobody hi")
-        await w.server.wait_until(lambda: w.server.texts_in()[-1] == "heard: @nobody hi")
+        w.server.add_message("@ghost hi")
+        await w.server.wait_until(lambda: w.server.texts_in()[-1] == "heard: @ghost hi")
         await w.wait_until_idle()
         assert w.daemon is not None
         async with w.daemon.client() as client:
@@ -172,7 +172,7 @@ async def test_a_guest_speaks_once_and_its_words_carry_its_name(tmp_path: Path) 
 
 
 @pytest.mark.req("gateways.steering")
-async def test_what_comes_too_early_to_steer_or_too_late_is_not_lost(tmp_path: Path) -> None:
+async def test_a_message_that_is_too_early_or_too_late_to_steer_is_not_lost(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         for number in range(20):
             w.server.add_message(f"!say {number}")
@@ -182,7 +182,7 @@ async def test_what_comes_too_early_to_steer_or_too_late_is_not_lost(tmp_path: P
 
 
 @pytest.mark.req("gateways.stop")
-async def test_stop_right_behind_a_message_stops_it(tmp_path: Path) -> None:
+async def test_stop_right_after_a_message_stops_its_turn(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.add_message("!hang")
         w.server.add_message("/stop")
@@ -202,7 +202,7 @@ async def test_a_turn_that_fails_says_why(tmp_path: Path) -> None:
         await w.wait_until_idle()
 
 
-async def test_an_agent_that_is_not_there_is_an_error_in_the_chat(tmp_path: Path) -> None:
+async def test_an_unknown_agent_is_an_error_in_the_chat(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway(agent="ghost", agents=()):
         w.server.add_message("hello")
         await w.server.wait_until(lambda: w.server.texts_in())
@@ -236,7 +236,7 @@ async def test_a_message_the_service_finds_too_long_is_split_smaller(tmp_path: P
 
 
 @pytest.mark.req("gateways.blocked")
-async def test_who_blocks_the_bot_ends_their_turn_and_nobody_elses(tmp_path: Path) -> None:
+async def test_blocking_the_bot_ends_that_chats_turn_only(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.blocked.add("7")
         w.server.add_message("!say So far.\n!hang", "7")
@@ -248,7 +248,7 @@ async def test_who_blocks_the_bot_ends_their_turn_and_nobody_elses(tmp_path: Pat
         await w.wait_until(lambda: w.daemon is not None and w.daemon.model.hangups == 1)
 
 
-async def test_a_message_that_was_deleted_is_said_in_another(tmp_path: Path) -> None:
+async def test_the_text_of_a_deleted_message_is_sent_in_a_new_one(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.add_message("!say So far.\n!wait\n!say The end.")
         await w.wait_for_texts("So far.")
@@ -268,8 +268,8 @@ async def test_files_are_in_the_inbox_and_named_to_the_agent(tmp_path: Path) -> 
             lambda: w.server.texts_in() and "notes.txt" in "".join(w.server.texts_in())
         )
         await w.wait_until_idle()
-        (said,) = await w.list_user_messages()
-        text, _, listed = said.partition("\n\nFiles:\n")
+        (message,) = await w.list_user_messages()
+        text, _, listed = message.partition("\n\nFiles:\n")
         assert text == "look"
         first, second = (Path(line.removeprefix("- ")) for line in listed.splitlines())
         assert first.read_bytes() == b"PNG"
@@ -278,13 +278,13 @@ async def test_files_are_in_the_inbox_and_named_to_the_agent(tmp_path: Path) -> 
         assert first.is_relative_to(w.home / "files")
 
 
-async def test_a_file_that_cannot_be_had_is_said_so_to_the_agent(tmp_path: Path) -> None:
+async def test_the_agent_is_told_of_a_file_that_could_not_be_fetched(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.inject_faults("files/f2", PigeonFault(404))
         w.server.add_message("", files=[("a.txt", b"a")])
         await w.wait_until_idle()
-        (said,) = await w.list_user_messages()
-        assert said == "See these files.\n\nFiles:\n- a.txt: could not be fetched"
+        (message,) = await w.list_user_messages()
+        assert message == "See these files.\n\nFiles:\n- a.txt: could not be fetched"
 
 
 @pytest.mark.req("gateways.files.out")
@@ -297,8 +297,8 @@ async def test_a_file_the_agent_sends_is_uploaded_once(tmp_path: Path) -> None:
         w.server.add_message(script_tool_calls([("send_file", {"path": "report.txt"})]))
         await w.server.wait_until(lambda: "done" in w.server.texts_in())
         await w.wait_until_idle()
-        (sent,) = [message.file for message in w.server.messages if message.file]
-        assert sent == ("report.txt", b"sand")
+        (file,) = [message.file for message in w.server.messages if message.file]
+        assert file == ("report.txt", b"sand")
 
 
 @pytest.mark.req("gateways.files.out")
@@ -327,5 +327,5 @@ async def test_two_people_never_share_a_conversation(tmp_path: Path) -> None:
         await w.wait_for_texts("heard: hello", "Nothing was found for “secret”.", chat="8")
         await w.wait_until_idle()
         assert w.daemon is not None
-        shown = [json.dumps(request) for request in w.daemon.model.requests]
-        assert not any("secret" in one and "hello" in one for one in shown)
+        requests = [json.dumps(request) for request in w.daemon.model.requests]
+        assert not any("secret" in request and "hello" in request for request in requests)

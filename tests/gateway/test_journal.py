@@ -1,4 +1,4 @@
-"""The journal: what is in it is known, whatever happens to the process."""
+"""The journal: its content survives whatever happens to the process."""
 
 import asyncio
 import resource
@@ -65,27 +65,27 @@ def test_a_record_comes_back_as_it_was(record: AnyGatewayRecord) -> None:
 
 
 @pytest.mark.req("gateways.once.journal")
-async def test_what_was_flushed_is_there_after_a_crash(tmp_path: Path) -> None:
+async def test_flushed_records_survive_a_crash(tmp_path: Path) -> None:
     journal = GatewayJournal(tmp_path / "pigeon" / "journal")
     journal.open()
     await journal.append_and_flush(*RECORDS[:-1])
     journal.append(UpdateHandled("u1"))  # and the process dies
-    again = GatewayJournal.read_state(journal.path)
-    (item,) = again.pending.values()
+    restored = GatewayJournal.read_state(journal.path)
+    (item,) = restored.pending.values()
     assert item.ask is None
     assert (item.text, item.closed, item.files) == ("hi", 5, {"c1": True})
     assert item.forms == {"a1": FormProgress("m2", {0: ["Red"]}, [0])}
-    assert again.get_chat("7") == ChatState("twin", is_told_away=True)
-    assert again.is_known("u0")
+    assert restored.get_chat("7") == ChatState("twin", is_told_away=True)
+    assert restored.is_known("u0")
     assert journal.path.stat().st_mode & 0o777 == 0o600
     assert journal.path.parent.stat().st_mode & 0o777 == 0o700
     journal.close()
 
 
-async def test_a_torn_last_line_is_cut_and_the_rest_is_kept(tmp_path: Path) -> None:
+async def test_a_torn_last_line_is_cut_off_and_the_rest_survives(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    whole = encode_record(UpdateReceived(make_update("u1")))
-    path.write_bytes(whole + encode_record(UpdateReceived(make_update("u2")))[:-7])
+    complete = encode_record(UpdateReceived(make_update("u1")))
+    path.write_bytes(complete + encode_record(UpdateReceived(make_update("u2")))[:-7])
     journal = GatewayJournal(path)
     journal.open()
     assert list(journal.state.pending) == ["u1"]
@@ -94,7 +94,7 @@ async def test_a_torn_last_line_is_cut_and_the_rest_is_kept(tmp_path: Path) -> N
     assert list(GatewayJournal.read_state(path).pending) == ["u1", "u3"]
 
 
-async def test_what_is_damaged_is_kept_aside(tmp_path: Path) -> None:
+async def test_damaged_data_is_saved_in_another_file(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(
         encode_record(UpdateReceived(make_update("u1"))) + b"\xff\xfenonsense\n" + b"{}\n"
@@ -106,17 +106,15 @@ async def test_what_is_damaged_is_kept_aside(tmp_path: Path) -> None:
     journal.close()
 
 
-async def test_a_journal_that_cannot_be_used_is_an_error_that_says_so(tmp_path: Path) -> None:
+async def test_an_unusable_journal_is_reported(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     with pytest.raises(GatewayError, match="see to its permissions"):
         GatewayJournal(tmp_path / "journal").open()
 
 
 @pytest.mark.req("gateways.bounds.journal")
-async def test_a_journal_is_written_anew_when_most_of_it_is_history(tmp_path: Path) -> None:
-    journal = GatewayJournal(
-        tmp_path / "journal", GatewayState(most_seen=50), worth_shortening=4096
-    )
+async def test_a_journal_is_compacted_when_most_of_it_is_old(tmp_path: Path) -> None:
+    journal = GatewayJournal(tmp_path / "journal", GatewayState(max_seen=50), min_compact_size=4096)
     journal.open()
     await journal.append_and_flush(UpdateReceived(make_update("stays")), AgentChosen("7", "twin"))
     largest = 0
@@ -130,12 +128,12 @@ async def test_a_journal_is_written_anew_when_most_of_it_is_history(tmp_path: Pa
         *(journal.append_and_flush(UpdateReceived(make_update(f"v{n}"))) for n in range(50))
     )
     journal.close()
-    again = GatewayJournal.read_state(journal.path)
-    assert list(again.pending) == ["stays", *(f"v{n}" for n in range(50))]
-    assert again.get_chat("7").agent == "twin"
+    restored = GatewayJournal.read_state(journal.path)
+    assert list(restored.pending) == ["stays", *(f"v{n}" for n in range(50))]
+    assert restored.get_chat("7").agent == "twin"
 
 
-async def test_a_disk_that_is_full_is_said_and_nothing_is_forgotten(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_no_record_is_lost(tmp_path: Path) -> None:
     journal = GatewayJournal(tmp_path / "journal")
     journal.open()
     await journal.append_and_flush(UpdateReceived(make_update("u1")))
@@ -154,7 +152,7 @@ async def test_a_disk_that_is_full_is_said_and_nothing_is_forgotten(tmp_path: Pa
 
 @pytest.mark.req("gateways.once.journal")
 @pytest.mark.parametrize("is_gone", [True, False])
-async def test_a_journal_that_somebody_took_away_is_written_anew_whole(
+async def test_a_removed_or_truncated_journal_is_written_again_whole(
     tmp_path: Path, is_gone: bool
 ) -> None:
     journal = GatewayJournal(tmp_path / "journal")
@@ -172,19 +170,19 @@ async def test_a_journal_that_somebody_took_away_is_written_anew_whole(
 
 
 @pytest.mark.req("gateways.bounds.seen")
-def test_the_ids_that_are_known_and_the_chats_that_are_remembered_are_bounded() -> None:
-    book = GatewayState(most_seen=100, most_chats=100)
+def test_the_known_ids_and_remembered_chats_are_bounded() -> None:
+    state = GatewayState(max_seen=100, max_chats=100)
     for number in range(1000):
-        book.apply(UpdateReceived(make_update(f"u{number}")))
-        book.apply(UpdateHandled(f"u{number}"))
-        book.apply(AgentChosen(f"{number}", "twin"))
-    assert len(book.seen_ids) == len(book.chats) == 100
-    assert book.is_known("u999")
-    assert not book.is_known("u1")
-    assert book.get_chat("999").agent == "twin"
-    book.apply(AgentChosen("999", ""))
-    assert len(book.chats) == 99, "what is as by default takes no room"
-    assert book.pending_characters == 0
+        state.apply(UpdateReceived(make_update(f"u{number}")))
+        state.apply(UpdateHandled(f"u{number}"))
+        state.apply(AgentChosen(f"{number}", "twin"))
+    assert len(state.seen_ids) == len(state.chats) == 100
+    assert state.is_known("u999")
+    assert not state.is_known("u1")
+    assert state.get_chat("999").agent == "twin"
+    state.apply(AgentChosen("999", ""))
+    assert len(state.chats) == 99, "what is as by default takes no room"
+    assert state.pending_characters == 0
 
 
 IDS = st.sampled_from(["u1", "u2", "u3"])
@@ -204,7 +202,7 @@ ANY = st.one_of(
 
 
 class GatewayJournalMachine(RuleBasedStateMachine):
-    """However it is noted, flushed, torn and written anew, disk and memory agree."""
+    """Disk and memory agree after any mix of appends, flushes, crashes and compactions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,7 +214,7 @@ class GatewayJournalMachine(RuleBasedStateMachine):
 
     def open_journal(self) -> GatewayJournal:
         path = Path(self.directory.name) / "journal"
-        journal = GatewayJournal(path, GatewayState(most_seen=4), worth_shortening=600)
+        journal = GatewayJournal(path, GatewayState(max_seen=4), min_compact_size=600)
         journal.open()
         return journal
 
@@ -244,9 +242,11 @@ class GatewayJournalMachine(RuleBasedStateMachine):
 
     @invariant()
     def disk_and_memory_agree(self) -> None:
-        again = GatewayJournal(self.journal.path, GatewayState(most_seen=4))
-        again.replay(self.journal.path.read_bytes())
-        assert encode_record(again.state.snapshot()) == encode_record(self.journal.state.snapshot())
+        restored = GatewayJournal(self.journal.path, GatewayState(max_seen=4))
+        restored.replay(self.journal.path.read_bytes())
+        assert encode_record(restored.state.snapshot()) == encode_record(
+            self.journal.state.snapshot()
+        )
 
     def teardown(self) -> None:
         self.journal.close()
@@ -259,6 +259,6 @@ TestGatewayJournal.settings = settings(max_examples=30, stateful_step_count=20, 
 
 
 @given(st.text())
-def test_any_text_can_be_kept(text: str) -> None:
+def test_any_text_can_be_stored(text: str) -> None:
     encode_record(UpdateReceived(make_update("u1", text)))
     encode_record(UpdateReceived(make_update("u1", text + "\ud83d")))

@@ -1,4 +1,4 @@
-"""Killed at any moment, and its daemon as well, a gateway loses and doubles nothing."""
+"""A gateway loses and repeats nothing, even if it and its daemon are killed at any moment."""
 
 import random
 from collections.abc import Callable
@@ -43,7 +43,7 @@ async def run_with_kills(path: Path, *, rounds: int, seed: int) -> GatewayKillRe
                 (m.file[0], bool(m.text)) for m in service.messages_in(chat) if m.file is not None
             ]
 
-        town = KillScenarioSetup(
+        setup = KillScenarioSetup(
             daemon=daemon,
             journal=daemon.home / "pigeon" / "journal",
             chats=CHATS,
@@ -57,7 +57,7 @@ async def run_with_kills(path: Path, *, rounds: int, seed: int) -> GatewayKillRe
             is_read=lambda: not service.pending,
             cut=cut,
         )
-        return await run_kill_scenario(town, rounds=rounds, seed=seed)
+        return await run_kill_scenario(setup, rounds=rounds, seed=seed)
 
 
 @pytest.mark.timeout(180)

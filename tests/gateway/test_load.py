@@ -1,4 +1,4 @@
-"""A crowd: two hundred chats at once through one gateway, a process, again and again."""
+"""Load: two hundred chats at once through one gateway process, several times."""
 
 import os
 import time
@@ -13,12 +13,12 @@ from tests.gateway.gateway_world import GatewayWorld, open_gateway_world
 pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateways.crowd")]
 
 PEOPLE = [str(number) for number in range(1000, 1200)]
-# Of two hundred turns each: so many until all is loaded, and then to be compared.
+# Rounds of two hundred turns: the first ones load everything, the others are compared.
 BEFORE, ROUNDS = 5, 20
 
 
 async def ask_all(w: GatewayWorld, number: int) -> float:
-    """Seconds until the last of them is answered."""
+    """Seconds until the last chat is answered."""
     w.server.messages.clear()
     began = time.monotonic()
     for person in PEOPLE:
@@ -31,7 +31,7 @@ async def ask_all(w: GatewayWorld, number: int) -> float:
 
 
 def measure_resident(pid: int) -> float:
-    """Megabytes."""
+    """Resident memory in megabytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 

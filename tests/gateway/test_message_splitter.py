@@ -1,4 +1,4 @@
-"""Splitting: long answers as messages, without a word lost."""
+"""The message splitter: long answers become messages, and no word is lost."""
 
 import re
 
@@ -34,9 +34,9 @@ TEXTS = st.lists(WORDS, max_size=120).map("".join) | st.text(max_size=400)
 @example("```python\n" + "print()\n" * 30 + "```\nend", 60, count_utf16_units)
 @example(FAMILY * 30, 40, count_utf16_units)
 def test_pieces_are_short_enough_and_together_the_text(text: str, limit: int, measure) -> None:  # type: ignore[no-untyped-def]
-    made = list(split_text(text, limit, measure))
+    pieces = list(split_text(text, limit, measure))
     rest = text
-    for piece in made:
+    for piece in pieces:
         assert measure(piece.text) <= limit
         assert piece.taken >= 1
         rest = rest[piece.taken :]
@@ -44,26 +44,26 @@ def test_pieces_are_short_enough_and_together_the_text(text: str, limit: int, me
 
 
 @given(TEXTS, st.integers(24, 90))
-def test_what_is_added_is_fences_alone(text: str, limit: int) -> None:
-    place, fence = 0, ""
+def test_splitting_adds_nothing_but_fences(text: str, limit: int) -> None:
+    position, fence = 0, ""
     for piece in split_text(text, limit, count_utf16_units):
-        part = text[place : place + piece.taken]
+        part = text[position : position + piece.taken]
         words = part.strip("\n").rstrip()
         before = [f"{fence}\n{words}"] if fence else []
-        begins = next(one for one in (*before, words, part) if piece.text.startswith(one))
+        begins = next(item for item in (*before, words, part) if piece.text.startswith(item))
         assert re.fullmatch(r"(\n(`{3,}|~{3,}))?", piece.text.removeprefix(begins))
-        place, fence = place + piece.taken, piece.fence
+        position, fence = position + piece.taken, piece.fence
 
 
 @given(TEXTS, st.integers(40, 90))
 def test_no_piece_leaves_a_block_open(text: str, limit: int) -> None:
-    made = list(split_text(text, limit, len))
-    for piece in made:
+    pieces = list(split_text(text, limit, len))
+    for piece in pieces:
         if piece.text.count("\n") and len(piece.text) < limit - 8:
             assert find_open_fence(piece.text) == ""
 
 
-def test_paragraphs_are_kept_together() -> None:
+def test_paragraphs_are_not_split_if_they_fit() -> None:
     text = "One two three.\n\nFour five six.\n\nSeven eight nine."
     assert [piece.text for piece in split_text(text, 35, len)] == [
         "One two three.\n\nFour five six.",
@@ -81,14 +81,14 @@ def test_a_code_block_that_fits_is_not_cut() -> None:
 
 def test_a_code_block_that_does_not_fit_is_closed_and_opened_again() -> None:
     code = "\n".join(f"line {number}" for number in range(10))
-    made = [piece.text for piece in split_text(f"```python\n{code}\n```", 40, len)]
-    assert len(made) > 2
-    assert all(text.startswith("```python\nline") for text in made)
-    assert all(text.endswith("\n```") for text in made)
-    assert re.findall(r"line \d", "".join(made)) == code.split("\n")
+    pieces = [piece.text for piece in split_text(f"```python\n{code}\n```", 40, len)]
+    assert len(pieces) > 2
+    assert all(text.startswith("```python\nline") for text in pieces)
+    assert all(text.endswith("\n```") for text in pieces)
+    assert re.findall(r"line \d", "".join(pieces)) == code.split("\n")
 
 
-def test_a_fence_knows_its_own_end() -> None:
+def test_a_code_block_ends_only_at_its_own_kind_of_fence() -> None:
     assert find_open_fence("````md\n```\nx") == "````md"
     assert find_open_fence("````md\n```\nx\n````") == ""
     assert find_open_fence("~~~\n```") == "~~~"
@@ -96,10 +96,10 @@ def test_a_fence_knows_its_own_end() -> None:
 
 
 @pytest.mark.parametrize("character", [FAMILY, "🇩🇪", "👍🏽", "é", "각", "\r\n", "☁️"])
-def test_what_people_see_as_one_character_is_not_cut(character: str) -> None:
+def test_a_grapheme_is_not_split(character: str) -> None:
     text = "ab" + character + "cd"
-    inside = range(3, 2 + len(character))
-    assert not any(is_boundary(text, place) for place in inside)
+    inner_places = range(3, 2 + len(character))
+    assert not any(is_boundary(text, position) for position in inner_places)
     assert is_boundary(text, 2)
     assert is_boundary(text, 2 + len(character))
     for piece in split_text(character * 60, 24 if character != FAMILY else 30, len):
@@ -107,13 +107,19 @@ def test_what_people_see_as_one_character_is_not_cut(character: str) -> None:
 
 
 def test_flags_are_cut_in_pairs() -> None:
-    assert [is_boundary("🇩🇪🇫🇷", place) for place in range(5)] == [True, False, True, False, True]
+    assert [is_boundary("🇩🇪🇫🇷", position) for position in range(5)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_surrogate_pair_is_not_cut() -> None:
     assert not is_boundary("a\ud83d\ude00b", 2)
 
 
-def test_a_text_that_fits_is_as_it_is() -> None:
+def test_a_text_that_fits_is_unchanged() -> None:
     assert cut_piece("hello", 16, len) == render_piece("hello", 5, "")
     assert list(split_text("  \n", 16, len)) == []

@@ -1,4 +1,4 @@
-"""Questions of agents, as people are asked them."""
+"""Questions of agents, as people see and answer them."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 from tests.daemon.in_process_daemon import script_tool_calls
 from tests.gateway.gateway_world import GatewayWorld, open_gateway_world
 
-# What it waits for is on the wire, and the loop makes no difference.
+# It waits for network traffic, so the event loop makes no difference.
 pytestmark = pytest.mark.one_loop
 
 COLOUR = {
@@ -32,7 +32,7 @@ def make_ask_script(*questions: dict[str, Any]) -> str:
 
 
 async def read_answers(w: GatewayWorld) -> Any:
-    """What the agent has read."""
+    """The answers that the agent received."""
     await w.wait_until_idle()
     (answer,) = [text for role, text in await w.list_messages() if role == "tool"]
     return json.loads(answer)
@@ -88,7 +88,7 @@ async def test_without_buttons_and_edits_options_are_typed(tmp_path: Path) -> No
 
 
 @pytest.mark.req("gateways.questions")
-async def test_an_answer_of_ones_own_is_an_answer(tmp_path: Path) -> None:
+async def test_a_free_text_is_an_answer(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, hooks={}) as w, w.run_gateway():
         w.server.add_message("!say Let me ask.\n" + make_ask_script(COLOUR))
         await w.server.wait_until(lambda: len(w.server.texts_in()) == 2)
@@ -171,7 +171,7 @@ async def test_a_question_that_stop_has_ended_is_shown_as_closed(tmp_path: Path)
 
 
 @pytest.mark.req("gateways.once.questions")
-async def test_after_a_restart_a_question_waits_where_it_was(tmp_path: Path) -> None:
+async def test_a_question_still_waits_after_a_restart(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, hooks={}) as w:
         async with w.run_gateway():
             w.server.add_message(make_ask_script(COLOUR, TOOLS))

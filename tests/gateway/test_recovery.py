@@ -1,4 +1,4 @@
-"""Recovery: from every state that a process can die in, the next one goes on."""
+"""Recovery: a gateway goes on from every state in which the last process can have died."""
 
 from contextlib import aclosing
 from pathlib import Path
@@ -37,35 +37,35 @@ def make_received(key: str, text: str) -> UpdateReceived:
 def make_request(
     update: str, text: str, kind: RequestKind = "turn", **more: object
 ) -> RequestStarted:
-    given = {"agent": "crab", "sender": "pg:7", "key": f"pg:7:{update}", **more}
-    ask = DaemonRequest(kind=kind, text=text, **given)  # type: ignore[arg-type]
+    fields = {"agent": "crab", "sender": "pg:7", "key": f"pg:7:{update}", **more}
+    ask = DaemonRequest(kind=kind, text=text, **fields)  # type: ignore[arg-type]
     return RequestStarted(update, ask)
 
 
 def write_journal(w: GatewayWorld, *records: AnyGatewayRecord) -> None:
-    """A journal as a process left it that was killed."""
+    """Write a journal as a killed process left it."""
     path = w.home / "pigeon" / "journal"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"".join(map(encode_record, records)))
 
 
 async def send_message(w: GatewayWorld, text: str, key: str = "") -> None:
-    """By that process, before it died."""
+    """Send a message as that process would have before it died."""
     assert w.daemon is not None
     async with w.daemon.client() as client:
         await client.send("crab", text, sender="pg:7", key=f"pg:7:{key}" if key else None)
 
 
 async def send_and_steer(w: GatewayWorld, text: str, *steers: tuple[str, str]) -> None:
-    """A turn of that process with what was said into it, all of it over by now."""
+    """Run a turn of that process with steering messages, until it has ended."""
     assert w.daemon is not None
     async with w.daemon.client() as client:
         stream = client.stream("crab", f"!wait\n!say {text}", sender="pg:7", key="pg:7:u1")
         async with aclosing(stream) as events:
             await anext(events)
             await w.daemon.model.until_waiting()
-            for key, words in steers:
-                await client.steer_session("crab", words, sender="pg:7", key=f"pg:7:{key}")
+            for key, steer_text in steers:
+                await client.steer_session("crab", steer_text, sender="pg:7", key=f"pg:7:{key}")
             w.daemon.model.release()
             async for _ in events:
                 pass
@@ -77,7 +77,7 @@ async def wait_until_recovered(w: GatewayWorld) -> None:
         await w.wait_until(lambda: not GatewayJournal.read_state(path).pending)
 
 
-async def test_what_only_came_is_answered(tmp_path: Path) -> None:
+async def test_an_update_that_was_only_received_is_answered(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         write_journal(w, make_received("u1", "hello"), make_received("u2", "!say two"))
         await wait_until_recovered(w)
@@ -85,7 +85,7 @@ async def test_what_only_came_is_answered(tmp_path: Path) -> None:
         assert "two" in "".join(w.server.texts_in())
 
 
-async def test_what_was_about_to_be_said_and_was_not_is_said(tmp_path: Path) -> None:
+async def test_a_recorded_request_that_was_not_sent_is_sent(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         write_journal(w, make_received("u1", "hello"), make_request("u1", "hello"))
         await wait_until_recovered(w)
@@ -93,7 +93,7 @@ async def test_what_was_about_to_be_said_and_was_not_is_said(tmp_path: Path) -> 
         assert w.server.texts_in() == ["heard: hello"]
 
 
-async def test_what_was_about_to_be_said_to_a_guest_is_said_to_the_guest(tmp_path: Path) -> None:
+async def test_a_recorded_request_to_a_guest_is_sent_to_the_guest(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         write_journal(
             w, make_received("u1", "@twin !say hi"), make_request("u1", "!say hi", guest="twin")
@@ -103,9 +103,11 @@ async def test_what_was_about_to_be_said_to_a_guest_is_said_to_the_guest(tmp_pat
         assert w.server.texts_in() == ["**twin:** hi"]
 
 
-async def test_what_was_said_is_told_and_not_said_again(tmp_path: Path) -> None:
+async def test_the_answer_to_a_sent_request_is_delivered_and_the_request_not_repeated(
+    tmp_path: Path,
+) -> None:
     async with open_gateway_world(tmp_path) as w:
-        await send_message(w, "hello")  # the same words, which mean nothing
+        await send_message(w, "hello")  # the same text in another message
         await send_message(w, "hello", "u1")
         write_journal(w, make_received("u1", "hello"), make_request("u1", "hello"))
         await wait_until_recovered(w)
@@ -114,7 +116,7 @@ async def test_what_was_said_is_told_and_not_said_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("gateways.once.ambiguous")
-async def test_what_was_being_sent_is_sent_with_a_mark(tmp_path: Path) -> None:
+async def test_a_message_that_was_being_sent_is_sent_again_with_a_mark(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         await send_message(w, "hello", "u1")
         write_journal(
@@ -139,7 +141,7 @@ async def test_a_message_that_was_growing_is_finished(tmp_path: Path) -> None:
         assert w.server.texts_in() == ["heard: hello there"]
 
 
-async def test_what_was_finished_is_not_told_again(tmp_path: Path) -> None:
+async def test_finished_messages_are_not_sent_again(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         await send_message(w, "!say one two three", "u1")
         text = "!say one two three"
@@ -153,7 +155,9 @@ async def test_what_was_finished_is_not_told_again(tmp_path: Path) -> None:
         assert w.server.texts_in() == ["three"]
 
 
-async def test_a_note_is_told_also_where_more_was_shown_than_the_log_has(tmp_path: Path) -> None:
+async def test_the_final_note_is_sent_even_if_the_chat_was_shown_more_than_the_log_has(
+    tmp_path: Path,
+) -> None:
     async with open_gateway_world(tmp_path) as w:
         text = "!status 400 no such model"
         await send_failing_message(w, text)
@@ -161,9 +165,9 @@ async def test_a_note_is_told_also_where_more_was_shown_than_the_log_has(tmp_pat
             w, make_received("u1", text), make_request("u1", text), TextDelivered("u1", 1000)
         )
         await wait_until_recovered(w)
-        (shown,) = w.server.texts_in()
-        assert shown.startswith("⚠️")
-        assert "no such model" in shown
+        (note,) = w.server.texts_in()
+        assert note.startswith("⚠️")
+        assert "no such model" in note
 
 
 async def send_failing_message(w: GatewayWorld, text: str) -> None:
@@ -171,7 +175,7 @@ async def send_failing_message(w: GatewayWorld, text: str) -> None:
         await send_message(w, text, "u1")
 
 
-async def test_a_word_into_a_turn_that_was_not_said_is_said(tmp_path: Path) -> None:
+async def test_a_steering_message_that_was_not_sent_is_sent(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         await send_message(w, "hello", "u1")
         steer = make_request("u2", "deeper", "steer")
@@ -187,7 +191,7 @@ async def test_a_word_into_a_turn_that_was_not_said_is_said(tmp_path: Path) -> N
         assert w.server.texts_in() == ["heard: deeper"]
 
 
-async def test_a_word_into_a_turn_that_was_said_is_not_said_again(tmp_path: Path) -> None:
+async def test_a_steering_message_that_was_sent_is_not_repeated(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         await send_and_steer(w, "hello", ("u2", "deeper"))
         steer = make_request("u2", "deeper", "steer")
@@ -203,7 +207,7 @@ async def test_a_word_into_a_turn_that_was_said_is_not_said_again(tmp_path: Path
         assert w.server.texts_in() == []
 
 
-async def test_the_same_word_of_another_message_is_said_as_well(tmp_path: Path) -> None:
+async def test_the_same_text_in_another_steering_message_is_sent_as_well(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         await send_and_steer(w, "hello", ("u2", "deeper"))
         steer = make_request("u3", "deeper", "steer")
@@ -220,10 +224,10 @@ async def test_the_same_word_of_another_message_is_said_as_well(tmp_path: Path) 
 
 @pytest.mark.req("gateways.delivery.upgrade")
 @pytest.mark.parametrize("kind", ["turn", "steer"])
-async def test_what_an_earlier_release_was_about_to_say_is_given_back_to_its_person(
+async def test_a_person_is_told_to_repeat_a_request_that_an_earlier_release_recorded(
     tmp_path: Path, kind: RequestKind
 ) -> None:
-    """It had no key: whether it was said cannot be known."""
+    """It had no key, so whether the daemon got it cannot be known."""
     async with open_gateway_world(tmp_path) as w:
         write_journal(
             w,
@@ -238,7 +242,7 @@ async def test_what_an_earlier_release_was_about_to_say_is_given_back_to_its_per
 
 @pytest.mark.req("gateways.compact")
 @pytest.mark.parametrize("name", ["compact", "new"])
-async def test_a_compaction_that_was_not_asked_for_is_not_asked_for_again(
+async def test_a_compaction_that_did_not_run_is_not_started_after_a_restart(
     tmp_path: Path, name: str
 ) -> None:
     async with open_gateway_world(tmp_path) as w:
@@ -249,7 +253,7 @@ async def test_a_compaction_that_was_not_asked_for_is_not_asked_for_again(
 
 
 @pytest.mark.req("gateways.compact")
-async def test_what_came_of_a_compaction_is_told_by_the_next(tmp_path: Path) -> None:
+async def test_the_next_process_reports_the_result_of_a_compaction(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, summary="It was about sand.") as w:
         await send_message(w, "hello")
         assert w.daemon is not None
@@ -270,7 +274,7 @@ async def test_what_came_of_a_compaction_is_told_by_the_next(tmp_path: Path) -> 
         ]
 
 
-async def test_an_answer_of_our_own_is_told(tmp_path: Path) -> None:
+async def test_an_answer_of_the_gateways_own_is_delivered(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w:
         write_journal(w, make_received("u1", "/agents"), AnswerPrepared("u1", "Agents: none"))
         await wait_until_recovered(w)

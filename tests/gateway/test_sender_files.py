@@ -1,4 +1,4 @@
-"""Files: names that cannot be trusted, and directories that do not grow."""
+"""Files: untrusted names, and folders with a size limit."""
 
 import os
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.gateway.gateway_world import PIGEON_MODULE
 
 
 class FilesOnlyService(PIGEON_MODULE.Pigeon):  # type: ignore[name-defined,misc]
-    """A service that has files, and nothing else."""
+    """A service that only has files."""
 
     def __init__(self, data: bytes = b"sand") -> None:
         self.data = data
@@ -30,22 +30,22 @@ def make_file_update(*names: str, key: str = "u1", size: int = 4) -> Update:
 
 
 @given(st.text())
-def test_any_name_becomes_one_that_is_only_a_name(name: str) -> None:
-    made = sanitize_file_name(name)
-    assert made
-    assert made not in (".", "..")
-    assert not set(made) & set('/\\\0<>:"|?*')
-    assert not made.startswith(".")
-    assert len(made.encode()) < 200
-    assert made.isprintable()
+def test_any_name_becomes_a_safe_file_name(name: str) -> None:
+    name_made = sanitize_file_name(name)
+    assert name_made
+    assert name_made not in (".", "..")
+    assert not set(name_made) & set('/\\\0<>:"|?*')
+    assert not name_made.startswith(".")
+    assert len(name_made.encode()) < 200
+    assert name_made.isprintable()
 
 
 @given(st.text(), st.text())
-def test_directories_of_different_senders_differ(one: str, other: str) -> None:
-    assert (make_slug(one) == make_slug(other)) is (
-        one.encode(errors="replace") == other.encode(errors="replace")
+def test_directories_of_different_senders_differ(first: str, second: str) -> None:
+    assert (make_slug(first) == make_slug(second)) is (
+        first.encode(errors="replace") == second.encode(errors="replace")
     )
-    assert "/" not in make_slug(one)
+    assert "/" not in make_slug(first)
 
 
 @pytest.mark.req("gateways.files.in")
@@ -67,8 +67,8 @@ async def test_files_come_into_a_private_directory_under_their_names(tmp_path: P
 
 
 @pytest.mark.req("gateways.bounds.files")
-async def test_a_file_that_is_too_large_is_not_fetched_or_not_kept(tmp_path: Path) -> None:
-    files = SenderFiles(tmp_path, FilesOnlyService(b"x" * 100), most_bytes=50)
+async def test_a_file_that_is_too_large_is_not_stored(tmp_path: Path) -> None:
+    files = SenderFiles(tmp_path, FilesOnlyService(b"x" * 100), max_bytes=50)
     (line,) = await files.fetch_attachments("pg:7", make_file_update("a.txt", size=100))
     assert line == "- a.txt: not fetched, larger than 50 bytes"
     (line,) = await files.fetch_attachments("pg:7", make_file_update("b.txt", size=0))
@@ -77,8 +77,8 @@ async def test_a_file_that_is_too_large_is_not_fetched_or_not_kept(tmp_path: Pat
 
 
 @pytest.mark.req("gateways.bounds.files")
-async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
-    files = SenderFiles(tmp_path, FilesOnlyService(b"x" * 100), most_inbox=350)
+async def test_the_oldest_files_of_a_full_inbox_are_removed(tmp_path: Path) -> None:
+    files = SenderFiles(tmp_path, FilesOnlyService(b"x" * 100), max_inbox_bytes=350)
     for number in range(10):
         (line,) = await files.fetch_attachments("pg:7", make_file_update("a.txt", key=f"u{number}"))
         os.utime(Path(line.removeprefix("- ")).parent, (number, number))
@@ -90,36 +90,41 @@ async def test_of_an_inbox_the_newest_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("trust.gateways.files")
-async def test_files_are_in_the_folder_of_their_sender_and_old_ones_move_there(
+async def test_files_are_in_their_senders_folder_and_old_files_are_moved_there(
     tmp_path: Path,
 ) -> None:
     files = SenderFiles(tmp_path, FilesOnlyService())
-    earlier = tmp_path / "pigeon" / "files" / make_slug("pg:7")
-    (earlier / "inbox" / "u0").mkdir(parents=True)
-    (earlier / "inbox" / "u0" / "old.txt").write_text("low water")
+    old_folder = tmp_path / "pigeon" / "files" / make_slug("pg:7")
+    (old_folder / "inbox" / "u0").mkdir(parents=True)
+    (old_folder / "inbox" / "u0" / "old.txt").write_text("low water")
     (line,) = await files.fetch_attachments("pg:7", make_file_update("a.txt"))
     folder = get_sender_folder(tmp_path, "pg:7")
     assert Path(line.removeprefix("- ")).is_relative_to(folder)
     assert (folder / "inbox" / "u0" / "old.txt").read_text() == "low water"
-    # A path in an old conversation leads into the sender's folder, also for who resolves it.
-    assert (earlier / "inbox" / "u0" / "old.txt").resolve().is_relative_to(folder)
-    assert files.resolve_outgoing("pg:7", str(earlier / "inbox" / "u0" / "old.txt")).is_file()
+    # A path in an old conversation leads into the sender's folder, also when it is resolved.
+    assert (old_folder / "inbox" / "u0" / "old.txt").resolve().is_relative_to(folder)
+    assert files.resolve_outgoing("pg:7", str(old_folder / "inbox" / "u0" / "old.txt")).is_file()
     assert files.directory_for("pg:8") != folder
     assert await files.prepare_directory("pg:7") == folder
 
 
 @pytest.mark.req("trust.gateways.files")
-async def test_an_old_folder_joins_one_that_is_there_and_replaces_nothing(tmp_path: Path) -> None:
+async def test_an_old_folder_is_merged_into_an_existing_one_without_replacing_files(
+    tmp_path: Path,
+) -> None:
     files = SenderFiles(tmp_path, FilesOnlyService())
-    earlier, folder = tmp_path / "pigeon" / "files" / make_slug("pg:7"), files.directory_for("pg:7")
-    for place, text in ((earlier, "old"), (folder, "new")):
-        place.mkdir(parents=True)
-        (place / "both.txt").write_text(text)
-        (place / f"{text}.txt").write_text(text)
+    old_folder, folder = (
+        tmp_path / "pigeon" / "files" / make_slug("pg:7"),
+        files.directory_for("pg:7"),
+    )
+    for target, text in ((old_folder, "old"), (folder, "new")):
+        target.mkdir(parents=True)
+        (target / "both.txt").write_text(text)
+        (target / f"{text}.txt").write_text(text)
     await files.prepare_directory("pg:7")
     assert (folder / "both.txt").read_text() == "new"
     assert (folder / "old.txt").read_text() == "old"
-    assert (earlier / "both.txt").read_text() == "old"
+    assert (old_folder / "both.txt").read_text() == "old"
 
 
 @pytest.mark.req("gateways.files.out")
@@ -128,16 +133,16 @@ async def test_only_a_file_of_the_conversation_may_be_sent(tmp_path: Path) -> No
     service.limits = replace(service.limits, upload=10)
     files = SenderFiles(tmp_path, service)
     directory = await files.prepare_directory("pg:7")
-    other = await files.prepare_directory("pg:8")
+    other_folder = await files.prepare_directory("pg:8")
     (directory / "a.txt").write_text("sand")
     (directory / "large.txt").write_text("x" * 11)
-    (other / "b.txt").write_text("secret")
-    (directory / "link.txt").symlink_to(other / "b.txt")
+    (other_folder / "b.txt").write_text("secret")
+    (directory / "link.txt").symlink_to(other_folder / "b.txt")
     assert files.resolve_outgoing("pg:7", "a.txt") == directory / "a.txt"
     assert files.resolve_outgoing("pg:7", str(directory / "a.txt")) == directory / "a.txt"
     for path in (
         "link.txt",
-        str(other / "b.txt"),
+        str(other_folder / "b.txt"),
         "../b.txt",
         "nothing.txt",
         "",

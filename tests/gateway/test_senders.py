@@ -1,4 +1,4 @@
-"""Senders: one each, with the service's prefix, and none of them an owner's by accident."""
+"""Senders: one for each person or group, with the service's prefix, and never an owner's."""
 
 from pathlib import Path
 
@@ -37,27 +37,27 @@ def make_update(person: str, chat: str = "", *, is_group: bool = False) -> Updat
 
 @given(IDS, IDS, st.booleans())
 @example("group:5", "5", False)
-def test_a_sender_has_its_prefix_and_is_of_one_person_or_one_group(
+def test_a_sender_has_the_prefix_and_identifies_one_person_or_group(
     person: str, chat: str, is_group: bool
 ) -> None:
-    made = make_update(person, chat, is_group=is_group)
-    if not has_valid_ids(made):
+    update = make_update(person, chat, is_group=is_group)
+    if not has_valid_ids(update):
         with pytest.raises(GatewayError):
-            build_sender("tg", made)
+            build_sender("tg", update)
         return
-    sender = build_sender("tg", made)
+    sender = build_sender("tg", update)
     assert sender.isascii()
     assert sender.isprintable()
     assert " " not in sender
-    assert sender == (f"tg:group:{made.chat.id}" if is_group else f"tg:{person}")
-    # The part behind the prefix says which of the two it is.
+    assert sender == (f"tg:group:{update.chat.id}" if is_group else f"tg:{person}")
+    # The part after the prefix tells people and groups apart.
     assert sender.startswith("tg:group:") is is_group
 
 
 @pytest.mark.parametrize(
     "person", ["7", "-100500", "o9cq80abc@im.wechat", "wxid_a1", "@ann:host.org"]
 )
-def test_ids_as_services_have_them_are_taken_as_they_are(person: str) -> None:
+def test_ids_of_real_services_are_used_unchanged(person: str) -> None:
     assert build_sender("wx", make_update(person)) == f"wx:{person}"
 
 
@@ -69,7 +69,7 @@ def test_other_ids_are_refused_and_not_rewritten(person: str) -> None:
 @pytest.mark.parametrize(
     "prefix", ["", "TG", "t g", "tg:", "user", "cron", "event", "user~a", "тг"]
 )
-def test_a_prefix_is_the_gateways_own(tmp_path: Path, prefix: str) -> None:
+def test_a_reserved_or_malformed_prefix_is_refused(tmp_path: Path, prefix: str) -> None:
     class Odd(PIGEON_MODULE.Pigeon):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             self.prefix = prefix
@@ -80,7 +80,9 @@ def test_a_prefix_is_the_gateways_own(tmp_path: Path, prefix: str) -> None:
         Gateway(tmp_path, Odd(), PIGEON_MODULE.GatewaySettings())
 
 
-async def test_who_has_an_odd_id_reaches_no_agent_even_on_the_list(tmp_path: Path) -> None:
+async def test_a_person_with_an_invalid_id_reaches_no_agent_even_on_the_list(
+    tmp_path: Path,
+) -> None:
     async with open_gateway_world(tmp_path) as w:
         old = Update("u0", Chat("7 "), Person("7 ", "Ann"), "from an earlier release")
         write_journal(w, UpdateReceived(old))
@@ -93,5 +95,5 @@ async def test_who_has_an_odd_id_reaches_no_agent_even_on_the_list(tmp_path: Pat
         assert w.server.messages == w.server.messages_in("7")
         assert w.daemon is not None
         async with w.daemon.client() as client:
-            found = (await client.list_conversations()).conversations
-        assert [one.sender for one in found] == ["pg:7"]
+            conversations = (await client.list_conversations()).conversations
+        assert [conversation.sender for conversation in conversations] == ["pg:7"]

@@ -1,4 +1,4 @@
-"""Settings: a file that people edit as well."""
+"""Settings: a file that people edit too."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from crabtalk.gateway import (
 pytestmark = pytest.mark.req("gateways.settings")
 
 
-def test_a_file_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_file_counts_as_empty(tmp_path: Path) -> None:
     assert load_settings(tmp_path / "pigeon.toml") == GatewaySettings()
 
 
-def test_what_is_written_is_read_and_comments_survive(tmp_path: Path) -> None:
+def test_written_settings_are_read_back_and_comments_survive(tmp_path: Path) -> None:
     path = tmp_path / "config" / "pigeon.toml"
     write_settings(path, {"token": "old"})
     path.write_text("# mine\n" + path.read_text() + 'mode = "poll"  # for now\n')
@@ -30,14 +30,14 @@ def test_what_is_written_is_read_and_comments_survive(tmp_path: Path) -> None:
     assert path.read_text().startswith("# mine\n")
     assert "# for now" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
-    found = load_settings(path, {"mode": "webhook", "port": 80, "wait": 1.5})
-    assert found.token == "new"
-    assert found.allowed_users == ("7", "007")
-    assert found.base_url == "https://chat.example"
-    assert found.extra == {"mode": "poll", "port": 80, "wait": 1.5}
+    settings = load_settings(path, {"mode": "webhook", "port": 80, "wait": 1.5})
+    assert settings.token == "new"
+    assert settings.allowed_users == ("7", "007")
+    assert settings.base_url == "https://chat.example"
+    assert settings.extra == {"mode": "poll", "port": 80, "wait": 1.5}
 
 
-def test_a_token_is_in_no_text_made_of_settings() -> None:
+def test_a_token_is_in_no_repr_of_settings() -> None:
     assert "secret" not in repr(GatewaySettings(token="secret", extra={"key": "secret"}))
 
 
@@ -53,7 +53,7 @@ def test_a_token_is_in_no_text_made_of_settings() -> None:
         ("token = ", "cannot read"),
     ],
 )
-def test_a_mistake_is_named_with_its_file(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_mistake_is_reported_with_its_file(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "pigeon.toml"
     path.write_text(text)
     with pytest.raises(GatewayError, match=complaint) as caught:
@@ -61,7 +61,7 @@ def test_a_mistake_is_named_with_its_file(tmp_path: Path, text: str, complaint: 
     assert str(path) in str(caught.value)
 
 
-def test_a_file_that_cannot_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "pigeon.toml").mkdir()
     with pytest.raises(GatewayError, match="cannot write"):
         write_settings(tmp_path / "pigeon.toml", {"token": "x"})

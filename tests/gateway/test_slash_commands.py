@@ -1,4 +1,4 @@
-"""Commands: what begins with a slash."""
+"""Slash commands."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from crabtalk.gateway.slash_commands import ParsedCommand, parse_command, parse_guest
 from tests.gateway.gateway_world import open_gateway_world
 
-# What it waits for is on the wire, and the loop makes no difference.
+# It waits for network traffic, so the event loop makes no difference.
 pytestmark = pytest.mark.one_loop
 
 
@@ -26,23 +26,23 @@ pytestmark = pytest.mark.one_loop
         (" /help", None),
     ],
 )
-def test_a_command_is_read(text: str, command: ParsedCommand | None) -> None:
+def test_a_command_is_parsed(text: str, command: ParsedCommand | None) -> None:
     assert parse_command(text) == command
 
 
 @given(st.text())
-def test_any_text_can_be_read(text: str) -> None:
-    for found in (
+def test_any_text_can_be_parsed(text: str) -> None:
+    for parsed in (
         parse_command(text),
         parse_command(f"/{text}"),
         parse_guest(text),
         parse_guest(f"@{text}"),
     ):
-        assert found is None or found.name
+        assert parsed is None or parsed.name
 
 
 @pytest.mark.req("gateways.commands")
-async def test_help_lists_what_there_is(tmp_path: Path) -> None:
+async def test_help_lists_the_commands(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.add_message("/start")
         w.server.add_message("/help")
@@ -80,7 +80,7 @@ async def test_an_agent_is_chosen_for_a_chat_and_stays_chosen(tmp_path: Path) ->
 
 
 @pytest.mark.req("gateways.new")
-async def test_new_begins_anew_and_what_was_said_is_still_found(tmp_path: Path) -> None:
+async def test_new_starts_afresh_and_old_messages_are_still_found(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         w.server.add_message("/new")
         await w.wait_for_texts("There is nothing here yet.")
@@ -99,7 +99,7 @@ async def test_new_begins_anew_and_what_was_said_is_still_found(tmp_path: Path) 
 
 
 @pytest.mark.req("gateways.compact")
-async def test_compact_folds_what_was_said(tmp_path: Path) -> None:
+async def test_compact_summarises_the_conversation(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, summary="It was about sand.") as w, w.run_gateway():
         w.server.add_message("sandcastle")
         await w.server.wait_until(lambda: len(w.server.texts_in()) == 1)
@@ -120,15 +120,15 @@ async def test_a_conversation_is_named(tmp_path: Path) -> None:
         await w.wait_until_idle()
         assert w.daemon is not None
         async with w.daemon.client() as client:
-            (found,) = (await client.list_conversations(sender="pg:7")).conversations
-            assert found.title == "Shells and sand"
+            (conversation,) = (await client.list_conversations(sender="pg:7")).conversations
+            assert conversation.title == "Shells and sand"
 
 
 SKILL = "---\nname: tide\ndescription: Tells the tide.\n---\nSay the tide.\n"
 
 
 @pytest.mark.req("gateways.skill")
-async def test_what_names_a_skill_goes_to_the_agent_and_the_rest_is_no_command(
+async def test_a_skill_name_goes_to_the_agent_and_other_names_are_no_command(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_world(tmp_path, hooks={}) as w:

@@ -1,4 +1,4 @@
-"""/stop: what runs is stopped, whatever it is, and nothing else is."""
+"""/stop: it stops whatever runs in the chat, and nothing else."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from tests.gateway.gateway_world import GatewayWorld, open_gateway_world
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.req("gateways.stop")]
 
-# What an agent is told about itself is part of what is summarised: so it takes its time.
+# A long prompt is part of the summary request, which makes a compaction slow.
 SLOW = {**AGENTS, "crab": 'prompt = """You are crab.\n!wait\n!say It was about sand."""\n'}
 FOLDED = "Folded into a summary:\n\nIt was about sand."
 
 
 async def start_compaction(w: GatewayWorld, *more: str) -> None:
-    """Until the model is asked for a summary. Then the rest is said."""
+    """Start a compaction, wait until the model is asked for a summary, and send the rest."""
     w.server.add_message("hello")
     await w.wait_for_texts("heard: hello")
     w.server.add_message("/compact")
@@ -28,7 +28,7 @@ async def start_compaction(w: GatewayWorld, *more: str) -> None:
 
 
 @pytest.mark.req("gateways.compact")
-async def test_stop_stops_a_compaction_and_nothing_has_changed(tmp_path: Path) -> None:
+async def test_stop_stops_a_compaction_without_changing_the_conversation(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, agents=SLOW) as w, w.run_gateway():
         await start_compaction(w, "!say And now?", "/stop")
         await w.wait_for_texts("heard: hello", STOPPED_NOTE, "And now?")
@@ -40,7 +40,7 @@ async def test_stop_stops_a_compaction_and_nothing_has_changed(tmp_path: Path) -
 
 
 @pytest.mark.req("gateways.compact")
-async def test_stop_right_behind_a_compaction_stops_it(tmp_path: Path) -> None:
+async def test_stop_right_after_a_compaction_command_stops_it(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path, agents=SLOW) as w, w.run_gateway():
         w.server.add_message("hello")
         await w.wait_for_texts("heard: hello")
@@ -71,7 +71,7 @@ async def test_a_compaction_goes_on_without_the_gateway_and_the_next_one_can_sto
             await w.wait_until_idle()
 
 
-async def test_a_command_that_waits_for_the_daemon_is_not_carried_out_once_stopped(
+async def test_a_stopped_command_that_waited_for_the_daemon_is_not_carried_out(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_world(tmp_path, has_daemon=False) as w, w.run_gateway():
@@ -92,7 +92,7 @@ async def test_a_command_that_waits_for_the_daemon_is_not_carried_out_once_stopp
                 assert not (await client.list_archives("crab", sender="pg:7")).archives
 
 
-async def test_stop_is_for_what_ran_when_it_came_and_not_for_what_follows(tmp_path: Path) -> None:
+async def test_stop_ends_the_turn_that_ran_when_it_came_and_no_later_one(tmp_path: Path) -> None:
     async with open_gateway_world(tmp_path) as w, w.run_gateway():
         for number in range(5):
             w.server.messages.clear()

@@ -1,4 +1,4 @@
-"""Gateways and the daemon's policy together: who is asked, and whose files are read."""
+"""A gateway together with the daemon's policy: who is asked, and whose files are read."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ async def test_an_owner_of_the_daemon_allows_a_call_in_the_chat(tmp_path: Path) 
     ):
         w.server.add_message(RUN)
         await w.server.wait_until(lambda: any(message.buttons for message in w.server.messages))
-        (shown,) = [message for message in w.server.messages if message.buttons]
-        assert shown.is_literal
-        assert "touch made-by-crab" in shown.text
-        w.server.press_button(shown, "Allow")
+        (message,) = [message for message in w.server.messages if message.buttons]
+        assert message.is_literal
+        assert "touch made-by-crab" in message.text
+        w.server.press_button(message, "Allow")
         await w.server.wait_until(lambda: w.server.texts_in()[-1] == "done")
         await w.wait_until_idle()
-        assert shown.text.endswith("Answer: Allow")
+        assert message.text.endswith("Answer: Allow")
         assert (get_sender_folder(w.home, "pg:7") / "made-by-crab").exists()
 
 
@@ -52,5 +52,5 @@ async def test_a_stranger_reads_its_own_files_and_is_asked_nothing(tmp_path: Pat
         read, ran = [text for role, text in await w.list_messages("pg:7") if role == "tool"]
         assert "low water" in read
         assert ran.startswith(("permission denied:", "tool not available:"))
-        (other,) = [text for role, text in await w.list_messages("pg:8") if role == "tool"]
-        assert other.startswith("permission denied:")
+        (reply,) = [text for role, text in await w.list_messages("pg:8") if role == "tool"]
+        assert reply.startswith("permission denied:")

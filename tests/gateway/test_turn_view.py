@@ -1,4 +1,4 @@
-"""Writing: whenever the clock is looked at, what there is to show is shown."""
+"""The turn view shows its text, whenever the clock is read."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from crabtalk.gateway.turn_view import TurnView
 from tests.gateway.gateway_world import PIGEON_MODULE
 
 EDIT_INTERVAL = 0.01
-# More looks than it takes until the first words are shown.
+# More clock reads than it takes until the first words are shown.
 CLOCK_READS = 40
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """Its clock jumps over the next moment at one of the looks at it, as when a machine is busy."""
+    """A loop whose clock jumps ahead at one of its reads, as on a busy machine."""
 
     def __init__(self, look: int) -> None:
         self._reads_left = look
@@ -35,7 +35,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 class SendOnlyService(PIGEON_MODULE.Pigeon):  # type: ignore[name-defined,misc]
-    """A service on which messages can be seen, and nothing else."""
+    """A service that can only send messages."""
 
     def __init__(self) -> None:
         self.limits = replace(PIGEON_MODULE.Pigeon.limits, edit_every=EDIT_INTERVAL)
@@ -55,19 +55,19 @@ class SendOnlyService(PIGEON_MODULE.Pigeon):  # type: ignore[name-defined,misc]
 
 
 async def show_first_words(path: Path) -> None:
-    """Until the first words of an answer that pauses then."""
+    """Run until the first words of an answer that pauses are shown."""
     service = SendOnlyService()
     journal = GatewayJournal(path / "journal")
     journal.open()
     journal.append(UpdateReceived(Update("u1", Chat("7"), Person("7", "Ann"), "hello")))
     link = DaemonMonitor(connect(home=path))
-    desk = GatewayContext(
+    context = GatewayContext(
         journal, service, link, SenderFiles(path, service), GatewaySettings(), asyncio.Semaphore()
     )
-    writing = TurnView(desk, journal.state.pending["u1"], "pg:7")
-    working = asyncio.ensure_future(writing.run())
+    view = TurnView(context, journal.state.pending["u1"], "pg:7")
+    working = asyncio.ensure_future(view.run())
     await asyncio.sleep(0)
-    writing.add_text("So far.")
+    view.add_text("So far.")
     async with asyncio.timeout(5):
         await service.sent.wait()
     working.cancel()
@@ -76,7 +76,7 @@ async def show_first_words(path: Path) -> None:
 
 
 @pytest.mark.req("gateways.streaming")
-def test_an_answer_that_pauses_is_shown_at_whatever_look_at_the_clock_its_time_comes(
+def test_an_answer_that_pauses_is_shown_at_whichever_clock_read_its_time_comes(
     tmp_path: Path,
 ) -> None:
     for look in range(CLOCK_READS):

@@ -1,4 +1,4 @@
-"""The bash tool, as an agent calls it: what it answers, and to whom."""
+"""The bash tool, called by an agent: results, permissions and the sandbox."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def build_agent(**settings: Any) -> Agent:
 def build_runtime(
     world: RuntimeWorld, arguments: dict[str, Any], *, hook: BashHook | None = None, **settings: Any
 ) -> Runtime:
-    """An engine whose agent, with such settings, calls bash once."""
+    """Build an engine whose agent has these settings and calls bash once."""
     model = ScriptedProvider(
         answer_with_calls(ToolCall("c", "bash", json.dumps(arguments))), "Done."
     )
@@ -58,7 +58,7 @@ async def read_result(run: Run) -> ToolResult:
 
 
 async def run_bash(world: RuntimeWorld, command: str, **settings: Any) -> dict[str, Any]:
-    """Of a call that worked."""
+    """Return the output of a call that succeeded."""
     output = await read_result(
         build_runtime(world, {"command": command}, **settings).start("crab", "Go!")
     )
@@ -70,14 +70,14 @@ async def run_bash(world: RuntimeWorld, command: str, **settings: Any) -> dict[s
 async def run_failing_bash(
     world: RuntimeWorld, command: str, *, cwd: Path | None = None, **settings: Any
 ) -> str:
-    """Of one that did not."""
+    """Return the output of a call that failed."""
     runtime = build_runtime(world, {"command": command}, **settings)
     output = await read_result(runtime.start("crab", "Go!", cwd=cwd))
     assert output.is_error, output.output
     return output.output
 
 
-# ── What it answers ─────────────────────────────────────────────────────────────────────────────
+# ── Results ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("bash.result")
@@ -90,7 +90,9 @@ async def test_an_exit_code_above_zero_is_no_error(world: RuntimeWorld) -> None:
 
 
 @pytest.mark.req("bash.process")
-async def test_it_runs_where_the_run_does_with_more_environment(world: RuntimeWorld) -> None:
+async def test_a_command_runs_in_the_runs_directory_with_the_calls_variables(
+    world: RuntimeWorld,
+) -> None:
     (world.cwd / "sub").mkdir()
     runtime = build_runtime(world, {"command": "pwd; echo $X", "env": {"X": "y"}})
     output = await read_result(runtime.start("crab", "Go!", cwd=world.cwd / "sub"))
@@ -98,14 +100,14 @@ async def test_it_runs_where_the_run_does_with_more_environment(world: RuntimeWo
 
 
 @pytest.mark.req("bash.spawn_failure")
-async def test_a_directory_that_is_gone_is_an_error_with_the_same_json(world: RuntimeWorld) -> None:
+async def test_a_missing_directory_is_an_error_with_the_same_json(world: RuntimeWorld) -> None:
     sentence, document = (await run_failing_bash(world, "ls", cwd=world.cwd / "gone")).split("\n")
     assert sentence.startswith("bash failed: the working directory ")
     assert json.loads(document) == {"stdout": "", "stderr": "", "exit_code": -1}
 
 
 @pytest.mark.req("bash.timeout")
-async def test_a_time_out_is_an_error_with_what_was_said_before(world: RuntimeWorld) -> None:
+async def test_a_timeout_is_an_error_with_the_output_so_far(world: RuntimeWorld) -> None:
     runtime = build_runtime(world, {"command": "echo early; sleep 1000", "timeout": 0.5})
     output = await read_result(runtime.start("crab", "Go!"))
     sentence, document = output.output.split("\n")
@@ -115,12 +117,12 @@ async def test_a_time_out_is_an_error_with_what_was_said_before(world: RuntimeWo
 
 
 @pytest.mark.req("bash.timeout")
-async def test_an_agent_may_have_a_time_out_of_its_own(world: RuntimeWorld) -> None:
+async def test_an_agent_can_have_its_own_timeout(world: RuntimeWorld) -> None:
     assert "longer than 0.25 s" in await run_failing_bash(world, "sleep 1000", timeout=0.25)
 
 
 @pytest.mark.req("bash.timeout")
-async def test_no_command_has_more_than_an_hour(
+async def test_a_command_runs_at_most_one_hour(
     world: RuntimeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[float] = []
@@ -148,7 +150,9 @@ async def test_no_command_has_more_than_an_hour(
         "yes '\"' | head -c 10000000",
     ],
 )
-async def test_however_long_the_output_the_json_is_whole(command: str, world: RuntimeWorld) -> None:
+async def test_the_json_is_complete_for_any_length_of_output(
+    command: str, world: RuntimeWorld
+) -> None:
     found = await run_bash(world, f"echo first; {command}; echo; echo last")
     assert found["stdout"].startswith("first\n")
     assert found["stdout"].endswith("\nlast\n")
@@ -158,14 +162,14 @@ async def test_however_long_the_output_the_json_is_whole(command: str, world: Ru
     assert found["exit_code"] == 0
 
 
-def test_a_result_with_its_sentence_stays_below_the_engines_limit() -> None:
+def test_a_result_with_an_error_message_stays_below_the_engines_limit() -> None:
     assert RuntimeLimits().tool_output - MAX_RESULT_BYTES > 1024
 
 
 @pytest.mark.parametrize(
     "arguments", [{}, {"command": 1}, {"command": "true", "timeout": 0}, {"command": "x", "env": 1}]
 )
-async def test_arguments_that_do_not_fit_are_said_so(
+async def test_invalid_arguments_are_reported(
     arguments: dict[str, Any], world: RuntimeWorld
 ) -> None:
     output = await read_result(build_runtime(world, arguments).start("crab", "Go!"))
@@ -174,7 +178,7 @@ async def test_arguments_that_do_not_fit_are_said_so(
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_a_killed_run_is_over_when_its_processes_are(world: RuntimeWorld) -> None:
+async def test_a_killed_run_ends_after_its_processes(world: RuntimeWorld) -> None:
     pids = world.cwd / "pids"
     command = f"for i in $(seq 50); do (echo $BASHPID >> {pids}; exec sleep 1000) & done; wait"
     runtime = build_runtime(world, {"command": command})
@@ -189,7 +193,7 @@ async def test_a_killed_run_is_over_when_its_processes_are(world: RuntimeWorld) 
         assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-# ── To whom ─────────────────────────────────────────────────────────────────────────────────────
+# ── Permissions ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def run_as_sender(
@@ -212,15 +216,13 @@ async def test_a_sender_from_elsewhere_is_refused(sender: str, world: RuntimeWor
 
 @pytest.mark.req("bash.senders")
 @pytest.mark.parametrize("sender", ["user", "user~work", "tg:123", "event:backup", "event:"])
-async def test_people_here_and_senders_that_are_named_are_served(
-    sender: str, world: RuntimeWorld
-) -> None:
+async def test_the_owner_and_named_senders_may_use_bash(sender: str, world: RuntimeWorld) -> None:
     assert "ran" in await run_as_sender(world, sender, allow_senders=["tg:123", "event:*"])
 
 
 @pytest.mark.req("bash.senders.delegate")
 @pytest.mark.parametrize(("origin", "is_served"), [("user", True), ("tg:1", False), ("", False)])
-async def test_a_delegated_run_counts_as_whoever_began_it(
+async def test_a_delegated_run_is_judged_by_its_origin(
     origin: str, is_served: bool, world: RuntimeWorld
 ) -> None:
     parent = ParentRun(Pair("crab", "delegate:0"), "run", "call", origin=origin)
@@ -229,7 +231,7 @@ async def test_a_delegated_run_counts_as_whoever_began_it(
 
 
 @pytest.mark.req("bash.disabled")
-async def test_a_disabled_bash_is_neither_shown_nor_carried_out(world: RuntimeWorld) -> None:
+async def test_a_disabled_bash_is_neither_offered_nor_executed(world: RuntimeWorld) -> None:
     model = ScriptedProvider(
         answer_with_calls(ToolCall("c", "bash", '{"command": "touch x"}')), "Done."
     )
@@ -254,7 +256,7 @@ async def test_a_command_that_cannot_be_checked_is_refused(world: RuntimeWorld) 
 
 
 @pytest.mark.req("bash.deny.prompt")
-def test_what_is_denied_is_a_line_for_the_prompt() -> None:
+def test_denied_commands_are_listed_in_the_prompt() -> None:
     hook = BashHook()
     assert hook.scoped_tools(build_agent()) == (["bash"], None)
     assert hook.scoped_tools(build_agent(deny=["curl", "git push"])) == (
@@ -278,13 +280,13 @@ def test_what_is_denied_is_a_line_for_the_prompt() -> None:
         {"allow_senders": [1]},
     ],
 )
-def test_settings_that_cannot_be_meant_break_the_agent(settings: dict[str, Any]) -> None:
+def test_invalid_settings_break_the_agent(settings: dict[str, Any]) -> None:
     with pytest.raises(AgentError, match=r"hooks\.bash"):
         BashHook().on_build_agent(build_agent(**settings))
 
 
 @pytest.mark.req("bash.settings")
-async def test_settings_are_those_of_the_agent_as_it_is_now(world: RuntimeWorld) -> None:
+async def test_settings_follow_changes_of_the_agent(world: RuntimeWorld) -> None:
     hook = BashHook()
     runtime = build_runtime(world, {"command": "true"}, hook=hook, deny=["true"])
     assert hook.get_settings("crab").deny == ("true",)
@@ -292,14 +294,14 @@ async def test_settings_are_those_of_the_agent_as_it_is_now(world: RuntimeWorld)
     assert hook.get_settings("crab") == BashSettings(timeout=5)
     assert not (await read_result(runtime.start("crab", "Go!"))).is_error
     runtime.unregister("crab")
-    assert hook.get_settings("crab") == hook.get_settings("nobody") == BashSettings()
+    assert hook.get_settings("crab") == hook.get_settings("unknown") == BashSettings()
 
 
-# ── In the sandbox ──────────────────────────────────────────────────────────────────────────────
+# ── The sandbox ──────────────────────────────────────────────────────────────────────────────────
 
 
 def find_sandbox_problem() -> str:
-    """Empty where there can be one."""
+    """Return why there can be no sandbox here; empty if there can."""
     if (bwrap := shutil.which("bwrap")) is None:
         return "bwrap is not installed"
     argv = [
@@ -340,7 +342,7 @@ async def test_in_the_sandbox_only_the_working_directory_can_be_written(
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_in_the_sandbox_there_is_no_network_and_nobody_else(world: RuntimeWorld) -> None:
+async def test_the_sandbox_has_no_network_and_no_other_processes(world: RuntimeWorld) -> None:
     command = "tail -n +3 /proc/net/dev | cut -d: -f1; ls -d /proc/[0-9]* | wc -l"
     device, processes = (await run_bash(world, command, sandbox="bwrap"))["stdout"].split()
     assert device == "lo"
@@ -349,7 +351,7 @@ async def test_in_the_sandbox_there_is_no_network_and_nobody_else(world: Runtime
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_in_the_sandbox_root_is_nobody_special(world: RuntimeWorld) -> None:
+async def test_root_has_no_special_rights_in_the_sandbox(world: RuntimeWorld) -> None:
     found = await run_bash(world, "mount -o remount,rw,bind /; touch /etc/x", sandbox="bwrap")
     assert found["exit_code"] != 0
     assert not Path("/etc/x").exists()
@@ -357,7 +359,7 @@ async def test_in_the_sandbox_root_is_nobody_special(world: RuntimeWorld) -> Non
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_the_sandbox_hides_directories_with_ways_out(world: RuntimeWorld) -> None:
+async def test_the_sandbox_hides_directories_with_sockets(world: RuntimeWorld) -> None:
     (world.cwd / "run").mkdir()
     (world.cwd / "run" / "socket").touch()
     hook = BashHook([world.cwd / "run", world.cwd / "absent"])
@@ -366,7 +368,7 @@ async def test_the_sandbox_hides_directories_with_ways_out(world: RuntimeWorld) 
 
 @needs_bwrap
 @pytest.mark.req("bash.sandbox")
-async def test_at_the_time_out_the_sandbox_keeps_even_those_who_left_the_group(
+async def test_at_the_timeout_the_sandbox_ends_even_processes_outside_the_group(
     world: RuntimeWorld,
 ) -> None:
     mark = f"{4000 + id(world) % 1000}.{id(world)}"
@@ -393,7 +395,7 @@ def read_cmdline(path: Path) -> bytes:
 
 
 @pytest.mark.req("bash.sandbox")
-async def test_a_sandbox_that_is_not_there_is_an_error(
+async def test_a_missing_sandbox_program_is_an_error(
     world: RuntimeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(world.cwd))
@@ -405,7 +407,7 @@ async def test_a_sandbox_that_is_not_there_is_an_error(
 
 
 @pytest.mark.req("bash.sandbox")
-async def test_a_sandbox_that_does_not_work_is_an_error(
+async def test_a_failing_sandbox_is_an_error(
     world: RuntimeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = world.cwd / "bwrap"
@@ -420,7 +422,7 @@ async def test_a_sandbox_that_does_not_work_is_an_error(
 
 
 @pytest.mark.req("bash.sandbox")
-async def test_a_sandbox_around_everything_is_an_error(world: RuntimeWorld) -> None:
+async def test_a_sandbox_for_the_root_directory_is_an_error(world: RuntimeWorld) -> None:
     if shutil.which("bwrap") is None:
         pytest.skip("bwrap is not installed")
     output = await run_failing_bash(world, "echo ran", cwd=Path("/"), sandbox="bwrap")

@@ -1,4 +1,4 @@
-"""The environment of the bash tool's commands: what they see, and what a call may set."""
+"""The environment of bash commands: inherited variables, and variables a call may set."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from crabtalk.storage import AgentError
 from tests.hooks.test_bash import build_agent, build_runtime, needs_bwrap, read_result, run_bash
 from tests.runtime.runtime_world import RuntimeWorld
 
-# Says where it runs when it is loaded into any program.
+# A library that reports when it is loaded into a program.
 LIBRARY = """
 #include <stdio.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ __attribute__((constructor)) static void loaded(void) {
     fclose(file);
 }
 """
-# Stands for bwrap: records the environment it runs with, sets what it was told to, and goes on.
+# Replaces bwrap: records its environment, sets the requested variables, and runs the command.
 STAND_IN = """#!/bin/bash
 /usr/bin/env > {record}
 while [ "$1" != -- ]; do
@@ -60,7 +60,7 @@ async def call_bash(
 
 @pytest.mark.req("trust.environment")
 @pytest.mark.parametrize("sandbox", ["off", pytest.param("bwrap", marks=needs_bwrap)])
-async def test_a_command_sees_no_variable_of_the_daemon_but_those_its_file_names(
+async def test_a_command_sees_only_variables_of_the_daemon_that_the_agents_file_names(
     world: RuntimeWorld, monkeypatch: pytest.MonkeyPatch, sandbox: str
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789")
@@ -105,13 +105,13 @@ def test_other_variables_may_be_set(name: str) -> None:
 
 @pytest.mark.req("bash.sandbox_env")
 @needs_bwrap
-async def test_in_the_sandbox_a_command_has_what_its_call_sets(world: RuntimeWorld) -> None:
+async def test_in_the_sandbox_a_command_has_the_variables_of_its_call(world: RuntimeWorld) -> None:
     output = await call_bash(world, {"X": "a b", "Y": "--bind"}, 'echo "$X $Y"', sandbox="bwrap")
     assert json.loads(output)["stdout"] == "a b --bind\n"
 
 
 @pytest.mark.req("bash.sandbox_env")
-async def test_the_program_that_makes_the_sandbox_has_nothing_of_what_a_call_sets(
+async def test_bwrap_itself_does_not_get_the_variables_of_a_call(
     world: RuntimeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "programs"
@@ -142,7 +142,7 @@ async def test_a_library_built_by_a_command_is_not_loaded_outside_of_it(
     built = await run_bash(world, build, sandbox=sandbox)
     assert built["exit_code"] == 0, built["stderr"]
     library = world.cwd / "evil.so"
-    # It works, so the test below can fail.
+    # The library works, so the test below can fail.
     command, env = ["/bin/true"], {"LD_PRELOAD": str(library)}
     await asyncio.to_thread(subprocess.run, command, env=env, check=True)
     assert record.read_text().strip()

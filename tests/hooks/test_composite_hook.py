@@ -1,4 +1,4 @@
-"""All hooks as one: prompts, scopes, questions and approvals, through a real socket."""
+"""CompositeHook: prompts, scopes, questions and approvals, through a real socket."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from crabtalk.runtime import ToolDispatch
 from tests.daemon.in_process_daemon import FunctionTools, follow_feed, run_daemon, wait_until
 from tests.model_server import model_server
 
-# What it shows is decided above the loop.
+# The behaviour does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 QUESTION = {
@@ -45,7 +45,7 @@ async def wait_for_question(events: AsyncGenerator[Event, None]) -> wire.AskUser
     async for event in events:
         if isinstance(event, wire.AskUserEvent):
             return event
-    raise AssertionError("nobody asked")
+    raise AssertionError("no question was asked")
 
 
 async def collect_results(events: AsyncGenerator[Event, None]) -> list[tuple[str, bool]]:
@@ -56,7 +56,7 @@ async def collect_results(events: AsyncGenerator[Event, None]) -> list[tuple[str
 
 
 @pytest.mark.req("hooks.prompt")
-async def test_a_prompt_says_where_the_agent_is_and_who_else_there_is(tmp_path: Path) -> None:
+async def test_a_prompt_describes_the_environment_and_the_other_agents(tmp_path: Path) -> None:
     agents = {
         "crab": 'prompt = "You are crab."\n',
         "tide": 'prompt = "p"\ndescription = "Knows <tides>"\n',
@@ -79,7 +79,7 @@ async def test_a_prompt_says_where_the_agent_is_and_who_else_there_is(tmp_path: 
 
 @pytest.mark.req("hooks.prompt.small")
 async def test_saying_hi_costs_less_than_three_kilobytes(tmp_path: Path) -> None:
-    """To the agent that is there from the start, with everything it can do."""
+    """The default agent with all its tools."""
     agents: dict[str, str] = {}
     async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "hi")
@@ -88,7 +88,7 @@ async def test_saying_hi_costs_less_than_three_kilobytes(tmp_path: Path) -> None
 
 
 @pytest.mark.req("scope.enforced")
-async def test_a_call_out_of_scope_is_refused_and_told_to_whoever_keeps_watch(
+async def test_a_call_out_of_scope_is_refused_logged_and_sent_to_watching_clients(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     agents = {"crab": SCOPED}
@@ -98,10 +98,10 @@ async def test_a_call_out_of_scope_is_refused_and_told_to_whoever_keeps_watch(
     ):
         with caplog.at_level(logging.WARNING, "crabtalk.hooks"):
             script = "!tool bury {}\n!tool dig {}\n!then\n!say ok"
-            told = await collect_results(client.stream("crab", script))
+            results = await collect_results(client.stream("crab", script))
         offered = [tool["function"]["name"] for tool in daemon.model.requests[0]["tools"]]
     assert offered == ["dig"]
-    assert sorted(told) == [("dug None", False), ("tool not available: bury", True)]
+    assert sorted(results) == [("dug None", False), ("tool not available: bury", True)]
     assert [record.message for record in caplog.records] == [
         "security: a call out of scope was refused"
     ]
@@ -111,16 +111,16 @@ async def test_a_call_out_of_scope_is_refused_and_told_to_whoever_keeps_watch(
 
 
 @pytest.mark.req("ask.reply")
-async def test_a_question_waits_for_the_reply_which_reaches_the_agent_as_it_is(
+async def test_a_question_waits_for_the_reply_and_the_agent_gets_it_unchanged(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         stream = client.stream("crab", ASK)
-        asked = await wait_for_question(stream)
-        (question,) = asked.questions
+        ask_event = await wait_for_question(stream)
+        (question,) = ask_event.questions
         assert (question.question, question.header) == ("Which beach?", "Beach")
         assert [option.label for option in question.options] == ["north", "south"]
-        await client.reply_to_ask("crab", '{"Which beach?": "south"}', ask_id=asked.ask_id)
+        await client.reply_to_ask("crab", '{"Which beach?": "south"}', ask_id=ask_event.ask_id)
         assert await collect_results(stream) == [('{"Which beach?": "south"}', False)]
         with pytest.raises(ServerError) as caught:
             await client.reply_to_ask("crab", "too late")
@@ -138,20 +138,20 @@ async def test_questions_of_one_step_are_one_ask_and_one_reply_answers_all(tmp_p
 
 
 @pytest.mark.req("ask.repeated")
-async def test_whoever_comes_while_a_question_waits_is_shown_it(tmp_path: Path) -> None:
+async def test_a_client_that_connects_while_a_question_waits_gets_it(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         first = client.stream("crab", ASK, detach=True)
-        asked = await wait_for_question(first)
+        ask_event = await wait_for_question(first)
         await first.aclose()
         second = client.stream("crab", "hello?")
-        assert (await wait_for_question(second)).ask_id == asked.ask_id
+        assert (await wait_for_question(second)).ask_id == ask_event.ask_id
         await client.reply_to_ask("crab", "north")
         ends = [event async for event in second if isinstance(event, wire.StreamEnd)]
         assert [end.error for end in ends] == [""]
 
 
 @pytest.mark.req("ask.cancelled")
-async def test_a_kill_ends_the_waiting_and_nothing_is_asked_any_more(tmp_path: Path) -> None:
+async def test_a_kill_ends_the_wait_and_withdraws_the_question(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         stream = client.stream("crab", ASK)
         await wait_for_question(stream)
@@ -163,12 +163,12 @@ async def test_a_kill_ends_the_waiting_and_nothing_is_asked_any_more(tmp_path: P
 
 
 @pytest.mark.req("ask.deadline")
-async def test_a_question_nobody_answers_is_an_error_the_agent_sees(tmp_path: Path) -> None:
+async def test_an_unanswered_question_is_an_error_for_the_agent(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         daemon.daemon.pending_questions.deadline = 0.01
         ((text, is_error),) = await collect_results(client.stream("crab", ASK))
         assert is_error
-        assert text == "nobody answered within 0.01 s: Beach"
+        assert text == "no answer within 0.01 s: Beach"
 
 
 # ── Approvals ───────────────────────────────────────────────────────────────────────────────────
@@ -193,7 +193,7 @@ async def test_a_call_that_needs_a_yes_runs_on_yes_only(tmp_path: Path, reply: s
 
 @pytest.mark.req("approve.no")
 @pytest.mark.parametrize("reply", ["no", "maybe", "{}", None])
-async def test_any_other_answer_and_none_at_all_is_a_no(tmp_path: Path, reply: str | None) -> None:
+async def test_any_other_answer_or_no_answer_means_no(tmp_path: Path, reply: str | None) -> None:
     agents = {"crab": CAREFUL}
     async with (
         run_daemon(tmp_path, agents=agents, hooks=build_hooks()) as daemon,
@@ -211,7 +211,7 @@ async def test_any_other_answer_and_none_at_all_is_a_no(tmp_path: Path, reply: s
 
 
 @pytest.mark.req("approve.always")
-async def test_always_holds_for_the_tool_in_this_conversation(tmp_path: Path) -> None:
+async def test_always_applies_to_the_tool_in_this_conversation(tmp_path: Path) -> None:
     agents = {"crab": CAREFUL}
     async with (
         run_daemon(tmp_path, agents=agents, hooks=build_hooks()) as daemon,
@@ -258,10 +258,10 @@ async def test_always_is_remembered_with_the_conversation(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("ask.feed")
-async def test_whoever_subscribes_while_a_question_waits_is_shown_it_first(tmp_path: Path) -> None:
+async def test_a_new_subscriber_gets_the_pending_question_first(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         stream = client.stream("crab", ASK, detach=True)
-        asked = await wait_for_question(stream)
+        ask_event = await wait_for_question(stream)
         await stream.aclose()
         async with (
             follow_feed(daemon, agent="twin", all_kinds=True) as of_another,
@@ -269,7 +269,7 @@ async def test_whoever_subscribes_while_a_question_waits_is_shown_it_first(tmp_p
         ):
             await wait_until(lambda: bool(feed.events))
             first = feed.events[0]
-            assert (first.kind, first.content, first.ask) == (wire.ASK_USER, "Beach", asked)
+            assert (first.kind, first.content, first.ask) == (wire.ASK_USER, "Beach", ask_event)
             await client.reply_to_ask("crab", "north", ask_id=first.ask.ask_id)
             assert wire.TOOLS_COMPLETE in [event.kind for event in await feed.wait_until_done()]
         assert of_another.events == []
@@ -289,8 +289,8 @@ async def test_a_question_is_on_the_feed_when_it_is_asked_if_all_kinds_are_wante
         await wait_for_question(stream)
         await client.reply_to_ask("crab", "north")
         await collect_results(stream)
-        told = [event.kind for event in await all_kinds.wait_until_done()]
-        assert told.index(wire.TOOL_START) < told.index(wire.ASK_USER)
+        results = [event.kind for event in await all_kinds.wait_until_done()]
+        assert results.index(wire.TOOL_START) < results.index(wire.ASK_USER)
         assert wire.ASK_USER not in [event.kind for event in await plain.wait_until_done()]
 
 

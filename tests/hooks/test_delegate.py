@@ -1,4 +1,4 @@
-"""Delegation through a real socket: tasks side by side, in the foreground and behind it."""
+"""Delegation through a real socket: parallel tasks in the foreground and background."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def build_script(*tasks: dict[str, Any], background: bool = False) -> str:
 async def read_outcome(
     client: Client, content: str, sender: str | None = None, cwd: str | None = None
 ) -> tuple[Any, bool]:
-    """What the one call of a turn came to."""
+    """Return the result of the only call of a turn."""
     found: list[tuple[str, bool]] = [
         (event.output, event.is_error)
         async for event in client.stream("crab", content, sender=sender, cwd=cwd)
@@ -37,9 +37,9 @@ async def read_outcome(
 
 
 @pytest.mark.req("delegate.results")
-async def test_tasks_are_carried_out_and_results_and_errors_both_reported(tmp_path: Path) -> None:
+async def test_results_and_errors_of_tasks_are_both_reported(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        told, is_error = await read_outcome(
+        outcome, is_error = await read_outcome(
             client,
             build_script(
                 {"agent": "twin", "message": "!say found it"},
@@ -48,28 +48,28 @@ async def test_tasks_are_carried_out_and_results_and_errors_both_reported(tmp_pa
             ),
         )
     assert not is_error
-    assert told[0] == {"agent": "twin", "result": "found it", "error": None}
-    assert told[1]["agent"] == "worker"
-    assert "no such luck" in told[1]["error"]
-    assert told[2] == {"agent": "twin", "result": None, "error": "it said nothing (no_action)"}
+    assert outcome[0] == {"agent": "twin", "result": "found it", "error": None}
+    assert outcome[1]["agent"] == "worker"
+    assert "no such luck" in outcome[1]["error"]
+    assert outcome[2] == {"agent": "twin", "result": None, "error": "it said nothing (no_action)"}
 
 
 @pytest.mark.req("delegate.worker")
-async def test_a_worker_is_always_there_and_is_what_its_caller_is(tmp_path: Path) -> None:
+async def test_a_worker_always_exists_and_has_the_rights_of_its_caller(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        told, _ = await read_outcome(
+        outcome, _ = await read_outcome(
             client,
             build_script({"message": "!say a"}, {"message": "!say b", "system_prompt": "Be b."}),
         )
-        assert [entry["result"] for entry in told] == ["a", "b"]
-        asked = [
+        assert [entry["result"] for entry in outcome] == ["a", "b"]
+        sub_requests = [
             request
             for request in daemon.model.requests
             if not request["messages"][0]["content"].startswith("You are crab.")
         ]
-        assert {request["model"] for request in asked} == {"scripted"}
-        assert all(request.get("reasoning_effort") for request in asked)
-        assert sorted(request["messages"][0]["content"][:5] for request in asked) == [
+        assert {request["model"] for request in sub_requests} == {"scripted"}
+        assert all(request.get("reasoning_effort") for request in sub_requests)
+        assert sorted(request["messages"][0]["content"][:5] for request in sub_requests) == [
             "Be b.",
             "You c",
         ]
@@ -77,7 +77,9 @@ async def test_a_worker_is_always_there_and_is_what_its_caller_is(tmp_path: Path
 
 
 @pytest.mark.req("delegate.cwd")
-async def test_each_task_has_its_own_directory_and_acts_for_whoever_began(tmp_path: Path) -> None:
+async def test_each_task_has_its_own_directory_and_keeps_the_origin_of_the_first_run(
+    tmp_path: Path,
+) -> None:
     seen: list[tuple[str, str]] = []
 
     async def look(call: ToolDispatch) -> str:
@@ -97,17 +99,17 @@ async def test_each_task_has_its_own_directory_and_acts_for_whoever_began(tmp_pa
     ):
         await read_outcome(client, build_script(*tasks), sender="user~a", cwd=str(tmp_path))
         nowhere = {"message": "x", "cwd": "nowhere"}
-        told, is_error = await read_outcome(client, build_script(nowhere), cwd=str(tmp_path))
+        outcome, is_error = await read_outcome(client, build_script(nowhere), cwd=str(tmp_path))
         outside, is_refused = await read_outcome(client, build_script({"message": "x", "cwd": "/"}))
     assert sorted(seen) == [("a", "user~a"), ("b", "user~a")]
     assert is_error
-    assert told.startswith("invalid arguments: cwd")
+    assert outcome.startswith("invalid arguments: cwd")
     assert is_refused
     assert outside.startswith("permission denied: cwd '/' is outside of ")
 
 
 @pytest.mark.req("delegate.parent")
-async def test_what_a_delegated_run_does_is_told_with_where_it_came_from(tmp_path: Path) -> None:
+async def test_events_of_a_delegated_run_name_its_parent(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon,
         daemon.client() as client,
@@ -128,11 +130,11 @@ async def test_what_a_delegated_run_does_is_told_with_where_it_came_from(tmp_pat
 
 
 @pytest.mark.req("delegate.background")
-async def test_in_the_background_the_caller_goes_on_and_tasks_outlive_it(tmp_path: Path) -> None:
+async def test_background_tasks_do_not_block_the_caller_and_outlive_it(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
         task = {"agent": "twin", "message": "!wait\n!say late"}
-        told, _ = await read_outcome(client, build_script(task, background=True))
-        (started,) = told
+        outcome, _ = await read_outcome(client, build_script(task, background=True))
+        (started,) = outcome
         assert started["agent"] == "twin"
         await daemon.model.until_waiting()
         daemon.model.release()
@@ -144,7 +146,7 @@ async def test_in_the_background_the_caller_goes_on_and_tasks_outlive_it(tmp_pat
 
 
 @pytest.mark.req("delegate.kill")
-async def test_killing_the_caller_kills_what_it_delegated(tmp_path: Path) -> None:
+async def test_killing_the_caller_kills_its_tasks(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
         turn = asyncio.ensure_future(
             read_outcome(
@@ -170,24 +172,24 @@ async def test_depth_and_width_are_bounded(tmp_path: Path) -> None:
         return f"{message}\n!then\n!say done"
 
     async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        told, is_error = await read_outcome(client, build_script(*[{"message": "x"}] * 17))
-        assert (told, is_error) == ("at most 16 tasks in one call", True)
-        told, is_error = await read_outcome(client, nested(4))
+        outcome, is_error = await read_outcome(client, build_script(*[{"message": "x"}] * 17))
+        assert (outcome, is_error) == ("at most 16 tasks in one call", True)
+        outcome, is_error = await read_outcome(client, nested(4))
         assert not is_error
-        said = [
+        sent_texts = [
             message["content"]
             for request in daemon.model.requests
             for message in request["messages"]
             if message["role"] == "tool"
         ]
-        assert any("at most 3 agents deep" in text for text in said)
+        assert any("at most 3 agents deep" in text for text in sent_texts)
 
 
-async def test_an_agent_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
+async def test_an_unknown_agent_starts_no_task(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        told, is_error = await read_outcome(
-            client, build_script({"message": "!wait"}, {"agent": "nobody", "message": "x"})
+        outcome, is_error = await read_outcome(
+            client, build_script({"message": "!wait"}, {"agent": "missing", "message": "x"})
         )
         assert is_error
-        assert told.startswith("no agent is called 'nobody'")
+        assert outcome.startswith("no agent is called 'missing'")
         assert len((await client.list_agents()).agents) == 2

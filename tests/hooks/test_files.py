@@ -1,4 +1,4 @@
-"""The file tools, as an agent calls them: on a real file system, through the hook."""
+"""The file tools, called through the hook on a real file system."""
 
 import asyncio
 import difflib
@@ -33,7 +33,7 @@ PATIENCE = 20
 
 
 class FileToolSession:
-    """A conversation that calls the tools in a directory."""
+    """A conversation that uses the tools in a directory."""
 
     def __init__(
         self, cwd: Path, hook: FilesHook | None = None, *, roots: list[str] | None = None
@@ -49,7 +49,7 @@ class FileToolSession:
         self.hook.on_register_agent(agent.name, agent)
 
     def open_conversation(self, sender: str) -> "FileToolSession":
-        """The same hook, another conversation."""
+        """Return another conversation with the same hook."""
         other = FileToolSession(self.cwd, self.hook)
         other.pair = Pair(self.pair.agent, sender)
         return other
@@ -171,7 +171,7 @@ async def test_a_byte_order_mark_is_not_shown_and_line_ends_are_kept(
 
 @pytest.mark.req("files.read.refused")
 @pytest.mark.parametrize("data", [b"\xff\xfeo\0n\0", b"caf\xe9\n", b"half \xe2\x82"])
-async def test_what_is_not_utf_8_is_refused(
+async def test_a_file_that_is_not_utf_8_is_refused(
     session: FileToolSession, note: Path, data: bytes
 ) -> None:
     note.write_bytes(data)
@@ -243,7 +243,7 @@ async def test_a_huge_line_is_cut_with_a_note(session: FileToolSession, note: Pa
 
 
 @pytest.mark.req("files.read.bounded")
-async def test_what_does_not_fit_is_left_out_and_can_be_gone_on_with(
+async def test_lines_that_do_not_fit_are_left_out_and_can_be_read_next(
     session: FileToolSession, note: Path
 ) -> None:
     note.write_text("".join(f"{number} {'é' * 400}\n" for number in range(1, 301)))
@@ -274,7 +274,7 @@ async def test_what_does_not_fit_is_left_out_and_can_be_gone_on_with(
     count=st.integers(1, 8),
 )
 @example(text="\n", cuts=[], first=1, count=1)
-def test_lines_are_the_same_however_the_text_comes(
+def test_lines_are_the_same_for_any_split_of_the_text(
     text: str, cuts: list[int], first: int, count: int
 ) -> None:
     excerpt = FileExcerpt(first, first + count - 1)
@@ -323,7 +323,7 @@ EXTENDED = WEBP + b"VP8X\x0a\0\0\0\x10\0\0\0" + b"\x8f\x01\0" + b"\x2c\x01\0"
         (LOSSY[:20], "webp, damaged or of unknown size"),
     ],
 )
-async def test_of_an_image_it_says_what_it_is(
+async def test_an_image_is_described(
     session: FileToolSession, note: Path, data: bytes, what: str
 ) -> None:
     note.write_bytes(data)
@@ -333,7 +333,9 @@ async def test_of_an_image_it_says_what_it_is(
 
 
 @pytest.mark.req("files.read.images.shown")
-async def test_an_image_models_take_is_shown_to_them(session: FileToolSession, note: Path) -> None:
+async def test_an_image_that_models_accept_is_shown_to_them(
+    session: FileToolSession, note: Path
+) -> None:
     note.write_bytes(PNG)
     found = await session.read_image(note)
     assert found.images == (Image("image/png", PNG),)
@@ -345,7 +347,7 @@ async def test_an_image_models_take_is_shown_to_them(session: FileToolSession, n
     [PNG[:18], PNG.ljust(MAX_BYTES + 1, b"\0"), PNG[:16] + struct.pack(">II", 8001, 1)],
     ids=["damaged", "too many bytes", "too many pixels"],
 )
-async def test_an_image_no_model_takes_is_only_described(
+async def test_an_image_that_no_model_accepts_is_only_described(
     session: FileToolSession, note: Path, data: bytes
 ) -> None:
     note.write_bytes(data)
@@ -356,7 +358,7 @@ async def test_an_image_no_model_takes_is_only_described(
 
 @pytest.mark.req("files.read.images")
 @given(st.sampled_from([PNG[:8], GIF[:6], b"\xff\xd8\xff", WEBP]), st.binary(max_size=200))
-def test_no_damaged_image_breaks_it(start: bytes, rest: bytes) -> None:
+def test_a_damaged_image_does_not_break_reading(start: bytes, rest: bytes) -> None:
     assert str(detect_image(start + rest)).startswith("image: ")
 
 
@@ -388,7 +390,7 @@ async def test_only_the_conversation_that_read_a_file_may_edit_it(
 
 
 @pytest.mark.req("files.edit.read_first")
-async def test_a_file_counts_as_read_by_whatever_path_it_was_reached(
+async def test_a_file_counts_as_read_through_any_path(
     session: FileToolSession, note: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(note)
@@ -422,7 +424,9 @@ async def test_an_edit_of_another_conversation_is_a_change_too(
 
 
 @pytest.mark.req("files.edit.refused")
-async def test_an_edit_that_says_nothing_is_refused(session: FileToolSession, note: Path) -> None:
+async def test_an_edit_that_changes_nothing_is_refused(
+    session: FileToolSession, note: Path
+) -> None:
     await session.read(note)
     assert "old_string is empty" in await session.expect_refused_edit(note, "", "x")
     assert "are the same text" in await session.expect_refused_edit(note, "one", "one")
@@ -443,14 +447,14 @@ async def test_a_read_only_file_is_not_edited(
 ) -> None:
     note.chmod(0o444)
     await session.read(note)
-    # Root may write whatever the mode says, and tests may run as root.
+    # Root may write regardless of the mode, and tests may run as root.
     monkeypatch.setattr(os, "access", lambda *given, **options: False)
     assert (await session.expect_refused_edit(note, "one", "1")).startswith("permission denied: ")
     assert note.read_text() == "one\ntwo\nthree\n"
 
 
 @pytest.mark.req("files.edit.not_found")
-async def test_text_that_is_not_there_is_answered_with_the_nearest(
+async def test_for_missing_text_the_nearest_lines_are_shown(
     session: FileToolSession, note: Path
 ) -> None:
     note.write_text("import os\n\ndef swim(depth: int) -> None:\n    dive(depth)\n    rise()\n")
@@ -468,14 +472,14 @@ async def test_text_that_is_not_there_is_answered_with_the_nearest(
 
 @pytest.mark.req("files.edit.not_found")
 @given(st.text(max_size=300), st.text(min_size=1, max_size=100))
-def test_looking_for_the_nearest_always_ends_in_a_sentence(text: str, old: str) -> None:
+def test_the_search_for_the_nearest_lines_always_ends_in_a_message(text: str, old: str) -> None:
     assert describe_nearest_lines(text, old).startswith(
         ("the nearest is\n", "nothing in it is like that")
     )
 
 
 @pytest.mark.req("files.edit.not_found")
-def test_looking_for_the_nearest_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_the_nearest_lines_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
 
     def ratio(matcher: difflib.SequenceMatcher[str]) -> float:
@@ -489,7 +493,7 @@ def test_looking_for_the_nearest_has_a_bound(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.req("files.edit.unique")
-async def test_text_that_is_there_twice_is_answered_with_the_lines(
+async def test_for_ambiguous_text_the_line_numbers_are_shown(
     session: FileToolSession, note: Path
 ) -> None:
     note.write_text("x = 1\ny = 2\nx = 1\n  x = 1 # x = 1\n")
@@ -502,13 +506,13 @@ async def test_text_that_is_there_twice_is_answered_with_the_lines(
 
 
 @pytest.mark.req("files.edit.unique")
-def test_many_line_numbers_are_cut() -> None:
+def test_a_long_list_of_line_numbers_is_truncated() -> None:
     assert list_match_lines("a\nb\n" * 30, "b\na\n").endswith("36, 38, 40, …")
     assert list_match_lines("a\nb\n" * 3, "a\nb\n") == "1, 3, 5"
 
 
 @pytest.mark.req("files.edit.crlf")
-async def test_a_file_with_crlf_keeps_it_though_the_model_says_lf(
+async def test_a_file_with_crlf_keeps_it_if_the_model_writes_lf(
     session: FileToolSession, note: Path
 ) -> None:
     note.write_bytes(b"one\r\ntwo\r\nthree\r\n")
@@ -530,7 +534,7 @@ async def test_an_edit_leaves_the_byte_order_mark(session: FileToolSession, note
 
 
 @pytest.mark.req("files.edit.atomic")
-async def test_the_mode_is_kept_and_nothing_is_left_beside(
+async def test_the_mode_is_kept_and_no_temporary_file_is_left(
     session: FileToolSession, note: Path, tmp_path: Path
 ) -> None:
     note.chmod(0o754)
@@ -541,7 +545,7 @@ async def test_the_mode_is_kept_and_nothing_is_left_beside(
 
 
 @pytest.mark.req("files.edit.links")
-async def test_of_a_link_the_target_is_edited(
+async def test_editing_a_link_edits_its_target(
     session: FileToolSession, note: Path, tmp_path: Path
 ) -> None:
     link = tmp_path / "link"
@@ -553,7 +557,7 @@ async def test_of_a_link_the_target_is_edited(
 
 
 @pytest.mark.req("files.edit.concurrent")
-async def test_of_edits_at_once_none_is_lost(
+async def test_no_concurrent_edit_is_lost(
     session: FileToolSession, note: Path, tmp_path: Path
 ) -> None:
     note.write_text("".join(f"<{number}>\n" for number in range(20)))
@@ -568,7 +572,7 @@ async def test_of_edits_at_once_none_is_lost(
 
 
 @pytest.mark.req("files.edit.concurrent")
-async def test_of_edits_at_once_from_two_conversations_one_must_read_again(
+async def test_after_concurrent_edits_from_two_conversations_one_must_read_again(
     session: FileToolSession, note: Path
 ) -> None:
     other = session.open_conversation("tg:7")
@@ -585,7 +589,7 @@ async def test_of_edits_at_once_from_two_conversations_one_must_read_again(
 
 
 class BlockedReplacement:
-    """A replacement that stops in its thread until the test lets it go on."""
+    """A replacement that blocks in its thread until the test continues it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._reached = threading.Event()
@@ -607,7 +611,7 @@ class BlockedReplacement:
 
 
 @pytest.mark.req("files.edit.cancelled")
-async def test_an_edit_cancelled_after_it_began_is_finished_and_told(
+async def test_an_edit_cancelled_after_it_began_is_finished_and_reported(
     session: FileToolSession, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await session.read(note)
@@ -653,7 +657,7 @@ def test_read_and_edit_are_a_replacement_of_text(text: str, data: st.DataObject)
     start = data.draw(st.integers(0, len(text)))
     old = text[start : data.draw(st.integers(start, len(text)))] or "absent"
     new = data.draw(TEXT)
-    # What begins in the middle of a CRLF has a test of its own.
+    # Texts that start in the middle of a CRLF have their own test.
     assume(not (old.startswith("\n") and "\r" + old in text))
 
     async def go(path: Path) -> str:
@@ -679,14 +683,14 @@ def test_read_and_edit_are_a_replacement_of_text(text: str, data: st.DataObject)
 
 @pytest.mark.req("files.edit.crlf")
 @given(st.text("ab\n", min_size=1, max_size=20), st.text("ab\n", max_size=5))
-def test_with_crlf_it_is_the_replacement_in_a_file_without(text: str, new: str) -> None:
+def test_an_edit_with_crlf_equals_the_edit_without(text: str, new: str) -> None:
     old = text[: len(text) // 2 + 1]
     assume(text.count(old) == 1 and "\n" in old and old != new)
     crlf = replace_only_match(text.replace("\n", "\r\n"), old, new, Path("x"))
     assert crlf == text.replace(old, new).replace("\n", "\r\n")
 
 
-# ── Where, and for how long ───────────────────────────────────────────────────────────────────────
+# ── Access and memory ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("files.roots.confined")
@@ -710,7 +714,7 @@ async def test_a_confined_agent_reads_and_edits_inside_and_nothing_outside(
 
 
 @pytest.mark.req("files.roots.confined")
-async def test_what_was_read_before_the_roots_were_set_is_out_of_reach_too(
+async def test_files_read_before_the_roots_were_set_cannot_be_edited(
     tmp_path: Path, session: FileToolSession, note: Path
 ) -> None:
     await session.read(note)
@@ -719,13 +723,13 @@ async def test_what_was_read_before_the_roots_were_set_is_out_of_reach_too(
 
 
 @pytest.mark.req("files.roots.setting")
-async def test_an_agent_whose_roots_cannot_be_used_is_not_built(tmp_path: Path) -> None:
+async def test_an_agent_with_invalid_roots_is_not_built(tmp_path: Path) -> None:
     with pytest.raises(AgentError, match="is relative"):
         FileToolSession(tmp_path, roots=["notes"])
 
 
 @pytest.mark.req("files.roots.gone")
-async def test_a_run_that_outlives_its_agent_loses_its_files_not_its_bounds(
+async def test_a_run_that_outlives_its_agent_has_no_file_access(
     session: FileToolSession, note: Path
 ) -> None:
     session.hook.on_unregister_agent("crab")
@@ -733,7 +737,7 @@ async def test_a_run_that_outlives_its_agent_loses_its_files_not_its_bounds(
 
 
 @pytest.mark.req("files.remembered.bounded")
-async def test_what_was_read_is_forgotten_oldest_first(
+async def test_the_oldest_remembered_reads_are_dropped_first(
     session: FileToolSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "PATHS", 2)
@@ -751,7 +755,7 @@ async def test_what_was_read_is_forgotten_oldest_first(
 
 
 @pytest.mark.req("files.schema")
-def test_models_are_told_what_the_tools_take() -> None:
+def test_the_schemas_describe_the_parameters() -> None:
     schemas = {tool.name: tool.parameters for tool in FilesHook().schema()}
     assert schemas["read"]["required"] == ["path"]
     offset = schemas["read"]["properties"]["offset"]

@@ -1,4 +1,4 @@
-"""What agents remember, through a real socket: the tools, whose memory it is, and what is kept."""
+"""Memory through a real socket: the tools, whose memory they use, and persistence."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from crabtalk.storage import Pair, make_log_name
 from tests.daemon.in_process_daemon import InProcessDaemon, run_daemon
 from tests.model_server import model_server
 
-# What it shows is decided above the loop.
+# The behaviour does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 PLAIN = 'prompt = "You are crab."\n'
@@ -24,7 +24,7 @@ OPEN = PLAIN + '[hooks.sessions]\nscope = "agent"\n'
 async def call_tool(
     client: Client, tool: str, sender: str | None = None, agent: str = "crab", **arguments: object
 ) -> tuple[str, bool]:
-    """What one call of a tool came to."""
+    """Return the result of one tool call."""
     script = f"!tool {tool} {json.dumps(arguments)}\n!then\n!say ok"
     ((text, is_error),) = [
         (event.output, event.is_error)
@@ -35,12 +35,12 @@ async def call_tool(
 
 
 @pytest.mark.req("memory.tools")
-async def test_what_is_remembered_is_recalled_until_it_is_forgotten(tmp_path: Path) -> None:
+async def test_a_note_can_be_recalled_until_it_is_forgotten(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
-        kept = await call_tool(
+        outcome = await call_tool(
             client, "remember", name="rollout", content="ship on Fridays", aliases=["deploy"]
         )
-        assert kept == ("remembered: rollout", False)
+        assert outcome == ("remembered: rollout", False)
         found = ("## rollout\nship on Fridays", False)
         assert await call_tool(client, "recall", query="fridays") == found
         assert await call_tool(client, "recall", query="when to deploy?") == found
@@ -51,7 +51,7 @@ async def test_what_is_remembered_is_recalled_until_it_is_forgotten(tmp_path: Pa
 
 
 @pytest.mark.req("memory.tools.upsert")
-async def test_a_note_of_that_name_or_alias_is_replaced(tmp_path: Path) -> None:
+async def test_remember_replaces_a_note_with_the_same_name_or_alias(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(client, "remember", name="rollout", content="Fridays", aliases=["deploy"])
         await call_tool(client, "remember", name="deploy", content="Mondays")
@@ -61,7 +61,7 @@ async def test_a_note_of_that_name_or_alias_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("memory.recall.several")
-async def test_several_hits_come_best_first_as_many_as_wanted(tmp_path: Path) -> None:
+async def test_recall_returns_the_best_hits_first_up_to_the_limit(tmp_path: Path) -> None:
     agents = {"crab": PLAIN + "[hooks.memory]\nrecall_limit = 2\n"}
     async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         for number in range(4):
@@ -78,7 +78,7 @@ async def test_several_hits_come_best_first_as_many_as_wanted(tmp_path: Path) ->
 
 
 @pytest.mark.req("memory.tools.notes_only")
-async def test_archives_are_neither_rewritten_nor_forgotten_by_tools(tmp_path: Path) -> None:
+async def test_tools_can_neither_change_nor_forget_archives(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, summary="They spoke of tides.", hooks={}) as daemon,
         daemon.client() as client,
@@ -101,7 +101,7 @@ async def test_archives_are_neither_rewritten_nor_forgotten_by_tools(tmp_path: P
 
 @pytest.mark.req("memory.archive")
 @pytest.mark.req("memory.recall.archives")
-async def test_a_compaction_leaves_an_archive_which_recall_labels(tmp_path: Path) -> None:
+async def test_a_compaction_stores_an_archive_which_recall_labels(tmp_path: Path) -> None:
     summary = "They spoke of tides. Then of the moon."
     async with run_daemon(tmp_path, summary=summary, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
@@ -119,7 +119,7 @@ async def test_a_compaction_leaves_an_archive_which_recall_labels(tmp_path: Path
 
 
 @pytest.mark.req("memory.archive.failed")
-async def test_a_compaction_whose_archive_cannot_be_kept_does_not_happen(tmp_path: Path) -> None:
+async def test_a_compaction_fails_if_its_archive_cannot_be_stored(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, summary="s", hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         (daemon.home / "memory").write_text("in the way")
@@ -143,7 +143,7 @@ async def compact_conversation(client: Client, sender: str) -> None:
 
 
 @pytest.mark.req("memory.privacy")
-async def test_nobody_recalls_what_another_sender_said(tmp_path: Path) -> None:
+async def test_a_sender_cannot_recall_archives_of_another_sender(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, summary=SECRET, hooks={}) as daemon, daemon.client() as client:
         await compact_conversation(client, "ann")
         assert "periwinkle" in (await call_tool(client, "recall", "ann", query="code word"))[0]
@@ -153,7 +153,7 @@ async def test_nobody_recalls_what_another_sender_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("memory.privacy")
-async def test_many_archives_of_others_do_not_hide_what_is_ones_own(tmp_path: Path) -> None:
+async def test_many_archives_of_other_senders_do_not_hide_ones_own(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(
             client, "remember", "ann", name="mine", content=f"{SECRET} " + "filler " * 50
@@ -168,7 +168,7 @@ async def test_many_archives_of_others_do_not_hide_what_is_ones_own(tmp_path: Pa
 
 
 @pytest.mark.req("memory.privacy.allowed")
-async def test_the_agents_file_may_let_it_look_further(tmp_path: Path) -> None:
+async def test_the_agents_file_can_allow_recalling_other_senders_archives(tmp_path: Path) -> None:
     agents = {"crab": OPEN}
     async with (
         run_daemon(tmp_path, summary=SECRET, agents=agents, hooks={}) as daemon,
@@ -179,7 +179,7 @@ async def test_the_agents_file_may_let_it_look_further(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("memory.shared")
-async def test_notes_are_shared_by_the_owners_conversations_with_an_agent_and_by_no_other(
+async def test_notes_are_shared_only_by_the_owners_conversations_with_an_agent(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -192,7 +192,7 @@ async def test_notes_are_shared_by_the_owners_conversations_with_an_agent_and_by
 
 
 @pytest.mark.req("memory.scope.sender")
-async def test_an_agent_may_keep_a_memory_for_each_sender(tmp_path: Path) -> None:
+async def test_an_agent_can_have_a_memory_for_each_sender(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, agents={"crab": OWN}, hooks={}) as daemon,
         daemon.client() as client,
@@ -206,7 +206,7 @@ async def test_an_agent_may_keep_a_memory_for_each_sender(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("memory.delegated")
-async def test_one_made_for_a_task_uses_the_memory_of_whoever_made_it(tmp_path: Path) -> None:
+async def test_a_temporary_agent_uses_the_memory_of_its_caller(tmp_path: Path) -> None:
     inner = '!tool remember {"name": "beach", "content": "north"}\n!then\n!say ok'
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(client, "delegate", tasks=[{"message": inner}])
@@ -216,7 +216,7 @@ async def test_one_made_for_a_task_uses_the_memory_of_whoever_made_it(tmp_path: 
 
 
 @pytest.mark.req("memory.rename")
-async def test_what_an_agent_remembers_goes_where_its_name_goes(tmp_path: Path) -> None:
+async def test_renaming_an_agent_renames_its_memory(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(client, "remember", agent="twin", name="beach", content="north")
         await client.rename_agent("twin", "other")
@@ -229,7 +229,7 @@ async def test_what_an_agent_remembers_goes_where_its_name_goes(tmp_path: Path) 
 
 
 @pytest.mark.req("memory.rename")
-async def test_so_does_what_it_remembers_for_each_sender(tmp_path: Path) -> None:
+async def test_renaming_an_agent_renames_its_memories_for_each_sender(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, agents={"twin": OWN}, hooks={}) as daemon,
         daemon.client() as client,
@@ -241,7 +241,7 @@ async def test_so_does_what_it_remembers_for_each_sender(tmp_path: Path) -> None
 
 
 @pytest.mark.req("memory.kept")
-async def test_it_is_there_after_a_restart_also_when_the_daemon_was_not_stopped(
+async def test_memory_survives_restarts_and_crashes(
     tmp_path: Path,
 ) -> None:
     async with model_server() as model:
@@ -269,14 +269,14 @@ async def test_a_damaged_memory_is_set_aside_and_the_agent_goes_on(tmp_path: Pat
     assert [path for path in home.iterdir() if "damaged" in path.name]
 
 
-# ── What agents are told ────────────────────────────────────────────────────────────────────────
+# ── Prompts and settings ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("memory.guidance")
 @pytest.mark.parametrize(
     ("settings", "is_told"), [("", True), ('tools = ["bash"]\n', False)], ids=["all", "scoped"]
 )
-async def test_only_those_who_have_the_tools_are_told_to_use_them(
+async def test_only_agents_with_the_memory_tools_get_guidance(
     tmp_path: Path, settings: str, is_told: bool
 ) -> None:
     async with (
@@ -290,9 +290,7 @@ async def test_only_those_who_have_the_tools_are_told_to_use_them(
 
 @pytest.mark.req("memory.settings")
 @pytest.mark.parametrize("line", ["recall_limit = 0", 'scope = "world"', 'recall_limit = "x"'])
-async def test_settings_that_cannot_be_meant_are_a_problem_of_the_agent(
-    tmp_path: Path, line: str
-) -> None:
+async def test_invalid_settings_are_a_problem_of_the_agent(tmp_path: Path, line: str) -> None:
     agents = {"crab": PLAIN, "odd": f"{PLAIN}[hooks.memory]\n{line}\n"}
     async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         (problem,) = (await client.get_stats()).problems
@@ -313,7 +311,7 @@ async def test_settings_that_cannot_be_meant_are_a_problem_of_the_agent(
         (86400 * 366, "1 year old"),
     ],
 )
-def test_an_age_is_told_in_its_largest_unit(seconds: int, text: str) -> None:
+def test_an_age_is_shown_in_its_largest_unit(seconds: int, text: str) -> None:
     assert format_age(seconds) == text
 
 
@@ -321,7 +319,7 @@ def test_an_age_is_told_in_its_largest_unit(seconds: int, text: str) -> None:
 
 
 @pytest.mark.req("memory.open.bounded")
-async def test_only_so_many_memories_are_open_at_a_time(tmp_path: Path) -> None:
+async def test_the_number_of_open_memories_is_limited(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, agents={"crab": OWN}, hooks={}) as daemon,
         daemon.client() as client,

@@ -1,4 +1,4 @@
-"""Whose notes are whose, through a real socket: what each sender recalls, replaces and forgets."""
+"""Authors of notes, through a real socket: what each sender recalls, replaces and forgets."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.daemon.in_process_daemon import CONFIG, run_daemon
 from tests.hooks.test_memory import PLAIN, call_tool
 from tests.model_server import model_server
 
-# What it shows is decided above the loop.
+# The behaviour does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 SHARED = PLAIN + '[hooks.memory]\nscope = "agent"\n'
@@ -46,7 +46,7 @@ async def test_notes_do_not_cross_between_the_owner_and_a_stranger(
 
 
 @pytest.mark.req("memory.author.isolated")
-async def test_a_sender_that_the_agents_file_trusts_has_only_its_own_notes_too(
+async def test_a_trusted_sender_also_has_only_its_own_notes(
     tmp_path: Path,
 ) -> None:
     agents = {"crab": TRUSTING}
@@ -57,13 +57,13 @@ async def test_a_sender_that_the_agents_file_trusts_has_only_its_own_notes_too(
 
 
 @pytest.mark.req("memory.author.names")
-async def test_a_name_or_an_alias_that_somebody_else_uses_is_free_and_stays_theirs(
+async def test_two_senders_can_use_the_same_name_or_alias(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(client, "remember", name="door", content="1234", aliases=["lock", "gate"])
         for stranger in ("tg:1", "tg:2"):
-            kept = await call_tool(
+            outcome = await call_tool(
                 client,
                 "remember",
                 stranger,
@@ -71,9 +71,9 @@ async def test_a_name_or_an_alias_that_somebody_else_uses_is_free_and_stays_thei
                 content=f"of {stranger}",
                 aliases=["gate", "key"],
             )
-            assert kept == ("remembered: door", False)
-            kept = await call_tool(client, "remember", stranger, name="lock", content="another")
-            assert kept == ("remembered: lock", False)
+            assert outcome == ("remembered: door", False)
+            outcome = await call_tool(client, "remember", stranger, name="lock", content="another")
+            assert outcome == ("remembered: lock", False)
         assert await call_tool(client, "recall", query="door") == ("## door\n1234", False)
         await call_tool(client, "remember", name="gate", content="5678")
         assert await call_tool(client, "recall", query="door") == ("## door\n5678", False)
@@ -83,7 +83,7 @@ async def test_a_name_or_an_alias_that_somebody_else_uses_is_free_and_stays_thei
 
 
 @pytest.mark.req("memory.author.no_oracle")
-async def test_what_is_not_ones_own_is_forgotten_like_what_never_was(tmp_path: Path) -> None:
+async def test_forgetting_anothers_note_looks_like_forgetting_a_missing_one(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, summary="They spoke.", hooks={}) as daemon,
         daemon.client() as client,
@@ -94,15 +94,15 @@ async def test_what_is_not_ones_own_is_forgotten_like_what_never_was(tmp_path: P
         for name in ("door", "lock", archive.name, "\x1etg:1\x1ex"):
             answer = await call_tool(client, "forget", "tg:666", name=name)
             assert answer == (f"no entry named: {name}", False)
-            kept = await call_tool(client, "remember", "tg:666", name=name, content="x")
-            assert kept == (f"remembered: {name}", False)
+            outcome = await call_tool(client, "remember", "tg:666", name=name, content="x")
+            assert outcome == (f"remembered: {name}", False)
             answer = await call_tool(client, "forget", "tg:666", name=name)
             assert answer == (f"forgot: {name}", False)
         assert await call_tool(client, "recall", query="door") == ("## door\n1234", False)
 
 
 @pytest.mark.req("memory.author.names")
-async def test_the_owner_cannot_be_made_to_write_a_strangers_note_by_its_stored_name(
+async def test_the_owner_cannot_be_tricked_into_changing_a_strangers_note_by_its_stored_name(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -120,7 +120,7 @@ async def test_the_owner_cannot_be_made_to_write_a_strangers_note_by_its_stored_
 
 
 @pytest.mark.req("memory.author.owner")
-async def test_the_owner_is_one_person_whatever_sender_they_use(tmp_path: Path) -> None:
+async def test_the_owner_is_one_person_under_all_senders(tmp_path: Path) -> None:
     config = CONFIG + '[daemon]\nowners = ["alice"]\n'
     senders = [None, "user", "user~work", ACCOUNT, "alice"]
     async with run_daemon(tmp_path, config=config, hooks={}) as daemon, daemon.client() as client:
@@ -136,7 +136,7 @@ async def test_the_owner_is_one_person_whatever_sender_they_use(tmp_path: Path) 
 
 
 @pytest.mark.req("memory.author.owner")
-async def test_notes_of_somebody_who_becomes_an_owner_are_the_owners_then(tmp_path: Path) -> None:
+async def test_notes_of_a_sender_that_becomes_an_owner_belong_to_the_owner(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(client, "remember", "alice", name="door", content="1234")
         assert await call_tool(client, "recall", query="door") == NOTHING
@@ -151,7 +151,7 @@ async def test_notes_of_somebody_who_becomes_an_owner_are_the_owners_then(tmp_pa
 
 
 @pytest.mark.req("memory.author.asked")
-async def test_others_notes_are_recalled_by_the_owner_on_request_and_by_nobody_else(
+async def test_only_the_owner_can_recall_notes_of_other_senders(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -160,7 +160,7 @@ async def test_others_notes_are_recalled_by_the_owner_on_request_and_by_nobody_e
         assert found == ("## door\nwritten by the sender 'tg:1'\nobey me", False)
         assert await recall_notes_of_sender(client, "tg:2", "user") == NOTHING
         assert await recall_notes_of_sender(client, "tg:1", "tg:1") == ("## door\nobey me", False)
-        for other in ("tg:1", "user", "tg:nobody"):
+        for other in ("tg:1", "user", "tg:unknown"):
             refusal = "permission denied: only the owner may recall the notes of others"
             assert await recall_notes_of_sender(client, other, "tg:2") == (refusal, True)
 
@@ -176,7 +176,7 @@ async def recall_notes_of_sender(client: Client, other: str, sender: str) -> tup
 
 
 @pytest.mark.req("memory.author.legacy")
-async def test_notes_from_before_there_were_authors_are_the_owners(tmp_path: Path) -> None:
+async def test_notes_without_an_author_belong_to_the_owner(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         with Memory.open(daemon.home / "memory" / "crab.crmem") as memory:
             memory.apply(AddEntry("door", "1234"))
@@ -185,7 +185,7 @@ async def test_notes_from_before_there_were_authors_are_the_owners(tmp_path: Pat
 
 
 @pytest.mark.req("memory.author.shared")
-async def test_a_memory_is_everybodys_where_the_agents_file_says_so(tmp_path: Path) -> None:
+async def test_the_agents_file_can_share_all_notes(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(client, "remember", "tg:1", name="early", content="tide")
         path = daemon.agent_file("crab")
@@ -205,7 +205,7 @@ async def test_a_memory_is_everybodys_where_the_agents_file_says_so(tmp_path: Pa
 
 
 @pytest.mark.req("memory.author.delegated")
-async def test_a_delegated_run_has_the_notes_of_whoever_began_it(tmp_path: Path) -> None:
+async def test_a_delegated_run_has_the_notes_of_its_origin(tmp_path: Path) -> None:
     write = '!tool remember {"name": "beach", "content": "north"}\n!then\n!say ok'
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(client, "remember", name="door", content="1234")
@@ -217,12 +217,16 @@ async def test_a_delegated_run_has_the_notes_of_whoever_began_it(tmp_path: Path)
         )
         read = '!tool recall {"query": "door"}\n!then\n!say ok'
         await call_tool(client, "delegate", "tg:1", tasks=[{"message": read}])
-        asked = [message for request in daemon.model.requests for message in request["messages"]]
-        assert not any("1234" in str(m.get("content")) for m in asked if m["role"] == "tool")
+        queried_sender = [
+            message for request in daemon.model.requests for message in request["messages"]
+        ]
+        assert not any(
+            "1234" in str(m.get("content")) for m in queried_sender if m["role"] == "tool"
+        )
 
 
 @pytest.mark.req("memory.author.archives")
-async def test_archives_are_wide_for_the_owner_only(tmp_path: Path) -> None:
+async def test_only_the_owner_sees_archives_of_other_senders(tmp_path: Path) -> None:
     agents = {"crab": WIDE}
     async with (
         run_daemon(tmp_path, summary="periwinkle", agents=agents, hooks={}) as daemon,
@@ -247,7 +251,7 @@ async def list_notes(client: Client, sender: str | None = None) -> dict[str, str
 
 
 @pytest.mark.req("memory.author.requests")
-async def test_requests_for_a_sender_see_what_that_sender_sees(tmp_path: Path) -> None:
+async def test_requests_for_a_sender_return_what_that_sender_sees(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await call_tool(client, "remember", name="door", content="owner", aliases=["lock"])
         for sender in ("tg:1", "tg:2"):
@@ -258,8 +262,10 @@ async def test_requests_for_a_sender_see_what_that_sender_sees(tmp_path: Path) -
         assert await list_notes(client, "user~work") == {"door": "owner"}
         everything = {"door": "owner", "\x1etg:1\x1edoor": "tg:1", "\x1etg:2\x1edoor": "tg:2"}
         assert await list_notes(client) == everything
-        for asked, content in (("tg:1", "tg:1"), ("user", "owner"), (None, "owner")):
-            (entry,) = (await client.list_memory("crab", sender=asked, name="lock")).entries
+        for queried_sender, content in (("tg:1", "tg:1"), ("user", "owner"), (None, "owner")):
+            (entry,) = (
+                await client.list_memory("crab", sender=queried_sender, name="lock")
+            ).entries
             assert (entry.name, entry.content) == ("door", content)
         for name in ("\x1etg:2\x1edoor", "nothing"):
             with pytest.raises(ServerError, match="remembers nothing called"):
@@ -272,7 +278,7 @@ async def test_requests_for_a_sender_see_what_that_sender_sees(tmp_path: Path) -
 
 
 @pytest.mark.req("memory.author.requests")
-async def test_replacing_what_a_sender_has_leaves_the_rest_alone(tmp_path: Path) -> None:
+async def test_replacing_a_senders_entries_keeps_those_of_others(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, summary="They spoke.", hooks={}) as daemon,
         daemon.client() as client,
@@ -283,8 +289,8 @@ async def test_replacing_what_a_sender_has_leaves_the_rest_alone(tmp_path: Path)
         await call_tool(client, "remember", name="door", content="owner")
         for sender in ("tg:1", "tg:2"):
             await call_tool(client, "remember", sender, name="door", content=sender)
-        given = [wire.MemoryEntry(name=name, content="new") for name in ("door", "gate")]
-        await client.replace_memory("crab", given, sender="tg:1")
+        new_entries = [wire.MemoryEntry(name=name, content="new") for name in ("door", "gate")]
+        await client.replace_memory("crab", new_entries, sender="tg:1")
         assert await list_notes(client, "tg:1") == {"door": "new", "gate": "new"}
         assert await list_notes(client, "tg:2") == {"door": "tg:2"}
         assert await list_notes(client, "user") == {archive.name: "They spoke.", "door": "owner"}
@@ -298,7 +304,7 @@ async def test_replacing_what_a_sender_has_leaves_the_rest_alone(tmp_path: Path)
 
 
 @pytest.mark.req("memory.author.kept")
-async def test_authors_survive_folds_restarts_and_a_new_name_of_the_agent(tmp_path: Path) -> None:
+async def test_authors_survive_journal_merges_restarts_and_renames(tmp_path: Path) -> None:
     async with model_server() as model:
         async with run_daemon(tmp_path, model, hooks={}) as daemon, daemon.client() as client:
             for sender, content in (("user", "owner"), ("tg:1", "stranger")):
@@ -358,7 +364,7 @@ def test_a_killed_process_leaves_no_note_without_its_author(tmp_path: Path) -> N
 
 
 @pytest.mark.req("memory.author.kept")
-def test_a_dump_names_authors_and_load_takes_them_back(tmp_path: Path) -> None:
+def test_a_dump_contains_authors_and_load_restores_them(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "crab.crmem") as memory:
         memory.replace(
             [

@@ -1,4 +1,4 @@
-"""Paths: where they lead, what is out of bounds, and what cannot be done between check and use."""
+"""Paths: resolving, access, and files that are swapped between check and use."""
 
 import errno
 import os
@@ -48,14 +48,16 @@ def test_roots_are_absolute_or_start_at_home(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.req("files.roots.setting")
-@pytest.mark.parametrize("roots", ["/srv", [1], {"a": "/srv"}, ["notes"], [""], ["~nobody-here/x"]])
+@pytest.mark.parametrize(
+    "roots", ["/srv", [1], {"a": "/srv"}, ["notes"], [""], ["~no-such-user/x"]]
+)
 def test_other_roots_are_refused_with_what_to_write(roots: object) -> None:
     with pytest.raises(AgentError, match=r"hooks\.files\.roots"):
         read_roots(build_agent(roots))
 
 
 @pytest.mark.req("files.roots.setting")
-def test_no_roots_or_none_in_the_list_confine_nothing() -> None:
+def test_without_roots_an_agent_is_not_confined() -> None:
     assert read_roots(Agent("crab", "You are crab.")) == ()
     assert read_roots(build_agent([])) == ()
 
@@ -74,9 +76,7 @@ def test_a_relative_path_starts_at_the_working_directory(root: Path) -> None:
     "path",
     ["../secret.txt", "inner/../../secret.txt", "/etc/passwd", "..", "../root-not/x", "../missing"],
 )
-def test_a_path_that_leaves_the_roots_is_denied_whether_there_is_something_or_not(
-    root: Path, path: str
-) -> None:
+def test_a_path_outside_the_roots_is_denied_whether_it_exists_or_not(root: Path, path: str) -> None:
     with pytest.raises(ToolError, match=DENIED):
         resolve_path(path, root, FileAccess(((root,),)))
 
@@ -120,7 +120,7 @@ def test_several_roots_are_all_allowed(root: Path) -> None:
 
 @pytest.mark.req("files.read.refused")
 @pytest.mark.parametrize("path", ["", "a\0b"])
-def test_what_is_no_path_is_an_invalid_argument(root: Path, path: str) -> None:
+def test_an_invalid_path_is_an_invalid_argument(root: Path, path: str) -> None:
     with pytest.raises(ToolError, match=r"^invalid arguments: "):
         resolve_path(path, root, FileAccess())
 
@@ -149,7 +149,7 @@ def test_a_file_swapped_for_a_link_after_the_check_is_not_followed(root: Path) -
 
 
 @pytest.mark.req("files.roots.race")
-def test_a_file_swapped_between_looking_and_opening_is_not_followed(
+def test_a_file_swapped_between_stat_and_open_is_not_followed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = resolve_path("note.txt", root, FileAccess(((root,),)))
@@ -178,7 +178,7 @@ def test_a_replacement_stays_in_the_directory_that_was_checked(root: Path) -> No
 
 
 @pytest.mark.req("files.roots.race")
-def test_where_the_system_does_not_tell_where_a_directory_is_it_is_resolved_again(
+def test_without_proc_a_directory_is_resolved_again(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def readlink(path: Path) -> Path:
@@ -208,7 +208,7 @@ def test_only_regular_files_are_opened(root: Path) -> None:
 
 
 @pytest.mark.req("files.read.special")
-def test_a_pipe_put_in_a_files_place_at_the_last_moment_makes_nobody_wait(
+def test_a_pipe_that_replaces_the_file_at_the_last_moment_does_not_block(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (root / "note.txt").stat()
@@ -233,7 +233,7 @@ def test_a_pipe_put_in_a_files_place_at_the_last_moment_makes_nobody_wait(
     ],
 )
 @pytest.mark.req("files.read.refused")
-def test_what_the_file_system_refuses_is_a_sentence(root: Path, number: int, sentence: str) -> None:
+def test_file_system_errors_become_clear_messages(root: Path, number: int, sentence: str) -> None:
     with pytest.raises(ToolError, match=sentence), pin_file(root / "note.txt", FileAccess()):
         raise OSError(number, os.strerror(number))
 
@@ -260,7 +260,7 @@ def test_a_replacement_keeps_mode_and_owner_and_is_another_file(root: Path) -> N
 
 @pytest.mark.req("files.edit.atomic")
 @pytest.mark.parametrize("step", ["fsync", "replace", "fchmod"])
-def test_a_replacement_that_fails_leaves_the_file_and_nothing_beside_it(
+def test_a_failed_replacement_leaves_the_file_and_no_temporary_file(
     root: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def fail(*arguments: object, **options: object) -> None:
@@ -277,19 +277,19 @@ def test_a_replacement_that_fails_leaves_the_file_and_nothing_beside_it(
 
 
 @pytest.mark.req("files.edit.stale")
-def test_a_file_somebody_else_writes_meanwhile_is_not_replaced(root: Path) -> None:
+def test_a_file_written_by_another_process_meanwhile_is_not_replaced(root: Path) -> None:
     path = root / "note.txt"
     with pin_file(path, FileAccess()) as place:
         before = place.status()
-        path.write_text("of somebody else\n")
+        path.write_text("of another process\n")
         with pytest.raises(ToolError, match="changed just now; read it again"):
             place.replace(b"new\n", before)
-    assert path.read_text() == "of somebody else\n"
+    assert path.read_text() == "of another process\n"
     assert sorted(path.name for path in root.iterdir()) == ["inner", "note.txt"]
 
 
 @pytest.mark.req("files.edit.atomic")
-def test_a_name_as_long_as_names_can_be_can_be_replaced(root: Path) -> None:
+def test_a_file_with_a_name_of_maximum_length_can_be_replaced(root: Path) -> None:
     path = root / ("n" * 255)
     path.write_text("old\n")
     with pin_file(path, FileAccess()) as place:

@@ -1,4 +1,4 @@
-"""Commands in a group of their own: real processes, and looked for in /proc afterwards."""
+"""Commands in their own process group: real processes, checked in /proc afterwards."""
 
 import asyncio
 import resource
@@ -13,7 +13,7 @@ from crabtalk.hooks import process_group
 from crabtalk.hooks.process_group import CommandOutcome, CommandStartError, OutputBuffer
 
 PATIENCE = 20
-# Writes down who it is, and stays; with the name of a file.
+# Writes its process id to the given file and stays.
 SLEEPER = "echo $BASHPID >> {}; exec sleep 1000"
 FIFTY = "for i in $(seq 50); do (" + SLEEPER + ") & done; "
 
@@ -28,7 +28,7 @@ async def run_bash(
 
 
 def is_alive(pid: str) -> bool:
-    """A corpse that init has not looked at yet is not."""
+    """A zombie counts as dead."""
     try:
         stat = Path("/proc", pid, "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -50,11 +50,11 @@ async def wait_until(claim: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-# ── What a command sees, and what is seen of it ─────────────────────────────────────────────────
+# ── Environment and results ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("bash.result")
-async def test_both_streams_and_the_exit_code_come_back(tmp_path: Path) -> None:
+async def test_both_streams_and_the_exit_code_are_returned(tmp_path: Path) -> None:
     outcome = await run_bash("echo out; echo err >&2; exit 3", tmp_path)
     assert outcome.stdout.text() == ("out\n", 0)
     assert outcome.stderr.text() == ("err\n", 0)
@@ -62,12 +62,12 @@ async def test_both_streams_and_the_exit_code_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("bash.result")
-async def test_a_signal_that_ends_the_shell_is_minus_one(tmp_path: Path) -> None:
+async def test_the_exit_code_is_minus_one_after_a_signal(tmp_path: Path) -> None:
     assert (await run_bash("kill -9 $$", tmp_path)).exit_code == -1
 
 
 @pytest.mark.req("bash.process")
-async def test_it_has_its_directory_its_environment_and_no_stdin(tmp_path: Path) -> None:
+async def test_a_command_has_its_directory_its_environment_and_no_stdin(tmp_path: Path) -> None:
     outcome = await run_bash(
         'pwd; echo "$A $HOME" | cut -c1-4; cat; readlink /proc/$$/fd/0', tmp_path, A="b c"
     )
@@ -75,26 +75,26 @@ async def test_it_has_its_directory_its_environment_and_no_stdin(tmp_path: Path)
 
 
 @pytest.mark.req("bash.process")
-async def test_it_has_only_its_own_descriptors_and_streams_that_can_be_opened(
+async def test_a_command_inherits_no_descriptors_and_can_open_its_streams(
     tmp_path: Path,
 ) -> None:
     outcome = await run_bash(
         "echo out > /dev/stdout; echo err > /dev/stderr; ls /proc/$$/fd; true", tmp_path
     )
-    shown = outcome.stdout.text()[0].split()
-    assert shown == ["out", "0", "1", "2"]
+    visible = outcome.stdout.text()[0].split()
+    assert visible == ["out", "0", "1", "2"]
     assert outcome.stderr.text()[0] == "err\n"
 
 
 @pytest.mark.req("bash.process")
-async def test_it_leads_a_group_and_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_a_command_leads_its_own_group_and_session(tmp_path: Path) -> None:
     outcome = await run_bash("echo $$; cut -d' ' -f5,6 /proc/$$/stat", tmp_path)
     leader, group, session = outcome.stdout.text()[0].split()
     assert leader == group == session
 
 
 @pytest.mark.req("bash.spawn_failure")
-async def test_a_directory_that_is_gone_is_said_so(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(CommandStartError, match=r"working directory .*gone is not there"):
         await run_bash("true", tmp_path / "gone")
 
@@ -110,7 +110,7 @@ async def test_a_directory_that_is_gone_is_said_so(tmp_path: Path) -> None:
         (["bash", "-c", "true"], {"A": "\0"}),
     ],
 )
-async def test_what_the_system_does_not_take_is_an_error(
+async def test_a_command_the_system_refuses_is_an_error(
     argv: list[str], env: dict[str, str], tmp_path: Path
 ) -> None:
     with pytest.raises(CommandStartError, match="could not be started"):
@@ -121,7 +121,7 @@ async def test_what_the_system_does_not_take_is_an_error(
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_at_the_time_out_fifty_children_go_with_the_shell(tmp_path: Path) -> None:
+async def test_at_the_timeout_fifty_children_end_with_the_shell(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     command = FIFTY.format(pids) + "echo started; wait"
     outcome = await run_bash(command, tmp_path, seconds=2)
@@ -132,7 +132,7 @@ async def test_at_the_time_out_fifty_children_go_with_the_shell(tmp_path: Path) 
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_who_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
+async def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     command = f"trap '' TERM; echo $$ > {pids}; (while :; do sleep 1000; done) & wait; sleep 1000"
     assert (await run_bash(command, tmp_path, seconds=0.5)).timed_out
@@ -141,13 +141,13 @@ async def test_who_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_who_listens_to_sigterm_can_tidy_up(tmp_path: Path) -> None:
+async def test_a_process_that_handles_sigterm_can_clean_up(tmp_path: Path) -> None:
     command = "trap 'echo tidy; exit' TERM; sleep 1000 & wait"
     assert (await run_bash(command, tmp_path, seconds=1)).stdout.text()[0] == "tidy\n"
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_cancelled_it_goes_on_only_when_all_are_gone(tmp_path: Path) -> None:
+async def test_cancellation_waits_until_all_processes_are_gone(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     task = asyncio.ensure_future(run_bash(FIFTY.format(pids) + "wait", tmp_path))
     await wait_until(lambda: len(read_lines(pids)) == 50)
@@ -159,7 +159,9 @@ async def test_cancelled_it_goes_on_only_when_all_are_gone(tmp_path: Path) -> No
 
 @pytest.mark.req("bash.group_killed")
 @pytest.mark.parametrize("moments", range(8))
-async def test_cancelled_while_it_starts_nothing_is_left(moments: int, tmp_path: Path) -> None:
+async def test_cancellation_during_the_start_leaves_no_process(
+    moments: int, tmp_path: Path
+) -> None:
     pids = tmp_path / "pids"
     task = asyncio.ensure_future(run_bash(SLEEPER.format(pids), tmp_path))
     for _ in range(moments):
@@ -171,7 +173,7 @@ async def test_cancelled_while_it_starts_nothing_is_left(moments: int, tmp_path:
 
 
 @pytest.mark.req("bash.group_killed")
-async def test_cancelled_twice_it_does_not_wait_for_anybody_to_tidy_up(tmp_path: Path) -> None:
+async def test_a_second_cancellation_does_not_wait_for_cleanup(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     command = f"trap 'echo term >> {tmp_path}/heard' TERM; echo $$ > {pids}; while :; do :; done"
     task = asyncio.ensure_future(run_bash(command, tmp_path))
@@ -199,25 +201,25 @@ async def test_children_in_the_background_end_with_the_shell(
 
 
 @pytest.mark.req("bash.no_survivors")
-async def test_what_a_child_says_right_after_the_shell_is_still_heard(
+async def test_output_of_a_child_right_after_the_shell_ends_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_group, "LINGER", PATIENCE)  # however slow the machine
+    monkeypatch.setattr(process_group, "LINGER", PATIENCE)  # for slow machines
     command = "(sleep 0.05; echo late) & echo early"
     assert (await run_bash(command, tmp_path)).stdout.text()[0] == "early\nlate\n"
 
 
 @pytest.mark.req("bash.no_survivors")
-async def test_who_left_the_group_cannot_hold_it_up(tmp_path: Path) -> None:
-    """Out of reach, but it has our pipes."""
+async def test_a_process_that_left_the_group_does_not_delay_the_result(tmp_path: Path) -> None:
+    """It is not in the group, but holds our pipes."""
     command = "setsid sleep 3 & echo done"
     outcome = await asyncio.wait_for(run_bash(command, tmp_path), 2.5)
     assert outcome.stdout.text()[0] == "done\n"
 
 
 @pytest.mark.req("bash.no_blocking")
-async def test_others_go_on_meanwhile(tmp_path: Path) -> None:
-    """Two that can only finish together."""
+async def test_commands_run_concurrently(tmp_path: Path) -> None:
+    """Two commands that can only finish together."""
     first = f"touch {tmp_path}/a; until [ -e {tmp_path}/b ]; do :; done"
     second = f"touch {tmp_path}/b; until [ -e {tmp_path}/a ]; do :; done"
     outcomes = await asyncio.gather(run_bash(first, tmp_path), run_bash(second, tmp_path))
@@ -240,22 +242,22 @@ async def test_a_hundred_megabytes_take_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("bash.output_bounded")
-async def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+async def test_invalid_utf_8_is_replaced(tmp_path: Path) -> None:
     assert (await run_bash(r"printf 'a\xff\0b'", tmp_path)).stdout.text() == ("a�\0b", 0)
 
 
 @given(st.lists(st.text(max_size=20)), st.integers(0, 64), st.integers(0, 64))
 def test_a_text_is_kept_whole_or_as_its_two_ends(texts: list[str], bound: int, limit: int) -> None:
-    kept = OutputBuffer(bound)
+    output_buffer = OutputBuffer(bound)
     data = b"".join(text.encode(errors="ignore") for text in texts)
     for text in texts:
-        kept.add(text.encode(errors="ignore"))
-    assert kept.total == len(data)
-    shown, missing = kept.text(limit)
+        output_buffer.add(text.encode(errors="ignore"))
+    assert output_buffer.total == len(data)
+    visible, missing = output_buffer.text(limit)
     if not missing:
-        assert shown == data.decode()
+        assert visible == data.decode()
         return
-    head, gap, tail = shown.partition(f"\n… {missing} bytes left out …\n")
+    head, gap, tail = visible.partition(f"\n… {missing} bytes left out …\n")
     assert gap
     assert data.startswith(head.encode())
     assert data.endswith(tail.encode())
@@ -264,8 +266,8 @@ def test_a_text_is_kept_whole_or_as_its_two_ends(texts: list[str], bound: int, l
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_no_more_than_the_bound_is_held(pieces: list[bytes]) -> None:
-    kept = OutputBuffer(16)
+def test_the_buffer_never_exceeds_its_bound(pieces: list[bytes]) -> None:
+    output_buffer = OutputBuffer(16)
     for piece in pieces:
-        kept.add(piece)
-        assert len(kept._head) + len(kept._tail) <= 24
+        output_buffer.add(piece)
+        assert len(output_buffer._head) + len(output_buffer._tail) <= 24

@@ -1,4 +1,4 @@
-"""search_sessions through a real socket: what agents find of what was said, and whose it is."""
+"""search_sessions through a real socket: which messages agents find, and of which senders."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from crabtalk.protocol import wire
 from tests.daemon.in_process_daemon import run_daemon
 from tests.model_server import model_server
 
-# What it shows is decided above the loop.
+# The behaviour does not depend on the event loop.
 pytestmark = pytest.mark.one_loop
 
 PLAIN = 'prompt = "You are crab."\n'
@@ -26,7 +26,7 @@ def build_agents(scope: str) -> dict[str, str]:
 async def search_with_tool(
     client: Client, query: str, sender: str | None = None, agent: str = "crab", **more: object
 ) -> str:
-    """What the tool answers. The call itself is said too, so the words come in another's search."""
+    """Return the tool's answer. The call is stored as a message too, and can be found later."""
     script = f"!tool search_sessions {json.dumps({'query': query, **more})}\n!then\n!say ok"
     ((text, is_error),) = [
         (event.output, event.is_error)
@@ -44,11 +44,11 @@ def list_owners(text: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.req("sessions.tool")
-async def test_what_was_just_said_is_found_with_what_was_said_around_it(tmp_path: Path) -> None:
+async def test_a_new_message_is_found_with_the_messages_around_it(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("twin", "!say good morning")
         await client.send("twin", "where do periwinkles live?\n!say on rocks")
-        # Its own question has the word as well, and may be the better match.
+        # The question itself contains the word, and may be the better match.
         both = await search_with_tool(client, "periwinkles", limit=2)
         (text,) = [hit for hit in both.split("---\n") if "agent: twin" in hit]
         (listed,) = [
@@ -65,12 +65,12 @@ async def test_what_was_just_said_is_found_with_what_was_said_around_it(tmp_path
         ]
         assert text.splitlines()[2].startswith("updated: 20")
         assert text.splitlines()[2].endswith(" · matched message #2")
-        assert await search_with_tool(client, "xylophone nobody") != NOTHING, "its own question"
+        assert await search_with_tool(client, "xylophone missing") != NOTHING, "its own question"
         assert await search_with_tool(client, "!!") == NOTHING
 
 
 @pytest.mark.req("sessions.tool")
-async def test_as_much_around_a_match_as_is_asked_for(tmp_path: Path) -> None:
+async def test_a_hit_has_as_many_context_messages_as_requested(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         for word in ("one", "two", "periwinkle", "four"):
             await client.send("twin", f"!say {word}")
@@ -84,7 +84,7 @@ async def test_as_much_around_a_match_as_is_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("sessions.privacy")
-async def test_by_default_an_agent_finds_only_what_the_one_it_talks_to_has_said(
+async def test_by_default_an_agent_finds_only_messages_of_the_current_sender(
     tmp_path: Path,
 ) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -105,7 +105,7 @@ async def test_by_default_an_agent_finds_only_what_the_one_it_talks_to_has_said(
 
 
 @pytest.mark.req("sessions.privacy")
-async def test_asking_for_another_sender_by_name_finds_nothing_of_theirs(tmp_path: Path) -> None:
+async def test_naming_another_sender_does_not_find_their_messages(tmp_path: Path) -> None:
     arguments = json.dumps({"query": "code word periwinkle", "sender": "ann", "agent": "crab"})
     script = f"!tool search_sessions {arguments}\n!then\n!say ok"
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -127,7 +127,7 @@ async def test_asking_for_another_sender_by_name_finds_nothing_of_theirs(tmp_pat
         ("all", {("crab", "ann"), ("twin", "ann"), ("twin", "user")}),
     ],
 )
-async def test_the_agents_file_says_how_far_it_may_look(
+async def test_the_agents_file_sets_the_search_scope(
     tmp_path: Path, scope: str, seen: set[tuple[str, str]]
 ) -> None:
     async with (
@@ -138,7 +138,7 @@ async def test_the_agents_file_says_how_far_it_may_look(
             await client.send(agent, "periwinkle", sender=sender)
         found_by_user = list_owners(await search_with_tool(client, "periwinkle", "user", limit=20))
         assert found_by_user - {("crab", "user")} == seen  # beside its own question
-        # Whatever the file says, others than the owner find their own conversations only.
+        # Regardless of the file, other senders than the owner find only their own conversations.
         assert list_owners(await search_with_tool(client, "periwinkle", "ann", limit=20)) <= {
             ("crab", "ann"),
             ("twin", "ann"),
@@ -146,7 +146,7 @@ async def test_the_agents_file_says_how_far_it_may_look(
 
 
 @pytest.mark.req("sessions.privacy")
-async def test_a_delegated_run_finds_what_its_caller_would(tmp_path: Path) -> None:
+async def test_a_delegated_run_finds_the_same_as_its_caller(tmp_path: Path) -> None:
     inner = '!tool search_sessions {"query": "periwinkle", "limit": 20}\n!then\n!say ok'
     task = json.dumps({"tasks": [{"message": inner}]})
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
@@ -166,7 +166,7 @@ async def test_a_delegated_run_finds_what_its_caller_would(tmp_path: Path) -> No
 
 @pytest.mark.req("sessions.tool_results")
 @pytest.mark.parametrize("allowed", [False, True])
-async def test_what_tools_answered_is_found_only_where_the_agents_file_says_so(
+async def test_tool_results_are_found_only_if_the_agents_file_allows_it(
     tmp_path: Path, allowed: bool
 ) -> None:
     text = f"{PLAIN}[hooks.sessions]\nindex_tool_results = {str(allowed).lower()}\n"
@@ -185,7 +185,7 @@ async def test_what_tools_answered_is_found_only_where_the_agents_file_says_so(
 
 
 @pytest.mark.req("sessions.refresh")
-async def test_a_change_of_that_in_the_agents_file_holds_for_what_was_said_before(
+async def test_indexing_of_tool_results_also_applies_to_earlier_messages(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -208,7 +208,7 @@ async def test_a_change_of_that_in_the_agents_file_holds_for_what_was_said_befor
 
 
 @pytest.mark.req("sessions.settings")
-async def test_settings_that_cannot_be_meant_are_a_problem_of_the_agent(tmp_path: Path) -> None:
+async def test_invalid_settings_are_a_problem_of_the_agent(tmp_path: Path) -> None:
     agents = {**build_agents("world"), "crab": PLAIN, "odd": build_agents("world")["crab"]}
     async with run_daemon(tmp_path, agents=agents, hooks={}) as daemon, daemon.client() as client:
         (problem,) = (await client.get_stats()).problems
@@ -219,7 +219,7 @@ async def test_settings_that_cannot_be_meant_are_a_problem_of_the_agent(tmp_path
 
 
 @pytest.mark.req("sessions.request")
-async def test_a_client_searches_everything_or_what_it_narrows_it_down_to(tmp_path: Path) -> None:
+async def test_a_client_can_search_everything_or_a_narrower_scope(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         for agent, sender in (("crab", "ann"), ("twin", "ann"), ("twin", "bob")):
             await client.send(agent, "where is the periwinkle?", sender=sender)
@@ -257,7 +257,7 @@ async def test_titles_and_summaries_are_found_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("sessions.deleted")
-async def test_a_deleted_conversation_is_not_found_any_more(tmp_path: Path) -> None:
+async def test_a_deleted_conversation_is_no_longer_found(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         await client.send("crab", "periwinkle")
         (row,) = (await client.list_conversations()).conversations

@@ -1,4 +1,4 @@
-"""SKILL.md files: what they may say, and where they are found."""
+"""SKILL.md files: their syntax, and where they are found."""
 
 import os
 from contextlib import suppress
@@ -40,7 +40,7 @@ def build_skill_text(text: str) -> bytes:
 
 
 def write_skill(root: Path, path: str, text: str = "") -> Path:
-    """A skill in a directory below a root, named as the directory unless the text says more."""
+    """Write a skill below a root. Its name is that of the directory unless the text has another."""
     directory = root / path
     directory.mkdir(parents=True)
     name = directory.name
@@ -77,7 +77,7 @@ def test_a_published_skill_is_read_whole(tmp_path: Path) -> None:
 
 @pytest.mark.req("skill.format")
 @pytest.mark.parametrize("name", ["a", "a-b", "1-2-3", "x" * 64, "'quoted'", '"quoted"'])
-def test_names_that_fit(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     skill, _ = parse_skill(f"---\nname: {name}\ndescription: d\n---\n".encode())
     assert skill.name == name.strip("'\"")
 
@@ -86,7 +86,7 @@ def test_names_that_fit(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "A", "a b", "-a", "a-", "a--b", "a_b", "a/b", "..", "é", "x" * 65, "[a]", "|"]
 )
-def test_names_that_do_not(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(SkillError):
         parse_skill(f"---\nname: {name}\ndescription: d\n---\n".encode())
 
@@ -116,7 +116,7 @@ def test_names_that_do_not(name: str) -> None:
         (build_skill_text("") + b"x" * MAX_FILE_BYTES, "more than 262144 bytes"),
     ],
 )
-def test_what_is_wrong_is_said(data: bytes, word: str) -> None:
+def test_an_error_names_the_problem(data: bytes, word: str) -> None:
     with pytest.raises(SkillError, match=word):
         parse_skill(data)
 
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said(data: bytes, word: str) -> None:
 @pytest.mark.req("skill.format")
 @pytest.mark.parametrize("start", ["", "\ufeff", "\n\n", "\ufeff\r\n"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_how_lines_end_does_not_matter(start: str, end: str) -> None:
+def test_all_line_ends_are_accepted(start: str, end: str) -> None:
     lines = ["---", "name: x", "description: |", "  one", "  two", "---  ", "", " ", "a", "b", ""]
     skill, body = parse_skill((start + end.join(lines)).encode())
     assert (skill.description, body) == ("one\ntwo", "a\nb")
@@ -168,7 +168,7 @@ def test_how_lines_end_does_not_matter(start: str, end: str) -> None:
     ],
 )
 def test_scalars(text: str, value: str) -> None:
-    """Of one below a map, where nothing trims it."""
+    """Parse a scalar inside a map, where it is not trimmed."""
     inside = text.replace("\n", "\n  ") if "\n" in text else text
     skill, _ = parse_skill(build_skill_text(f"metadata:\n  k: {inside}"))
     assert skill.metadata == {"k": value}
@@ -243,14 +243,14 @@ def test_lists(text: str, tools: tuple[str, ...]) -> None:
         "k: a\x00",
     ],
 )
-def test_more_of_yaml_is_an_error(text: str) -> None:
+def test_unsupported_yaml_is_an_error(text: str) -> None:
     with pytest.raises(SkillError):
         parse_skill(build_skill_text(text))
 
 
 @pytest.mark.req("skill.format")
 @given(st.binary())
-def test_bytes_are_a_skill_or_an_error(data: bytes) -> None:
+def test_any_bytes_are_a_skill_or_an_error(data: bytes) -> None:
     for whole in (data, b"---\n" + data + b"\n---\n"):
         with suppress(SkillError):
             parse_skill(whole)
@@ -261,7 +261,7 @@ PIECES = ["a", " ", "  ", "\n", "\n  ", "\n- ", ": ", "k:", "'", '"', "\\", "[",
 
 @pytest.mark.req("skill.format")
 @given(st.lists(st.sampled_from([*PIECES, "-", "+", "2", "#", "\t", "{", "\r", "\x85", "\u2028"])))
-def test_heads_are_read_or_an_error(pieces: list[str]) -> None:
+def test_any_front_matter_is_parsed_or_an_error(pieces: list[str]) -> None:
     try:
         skill, body = parse_skill(build_skill_text("k: " + "".join(pieces)))
     except SkillError:
@@ -271,7 +271,7 @@ def test_heads_are_read_or_an_error(pieces: list[str]) -> None:
 
 @pytest.mark.req("skill.format")
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=200))
-def test_quoted_text_comes_out_as_it_went_in(text: str) -> None:
+def test_quoted_text_round_trips(text: str) -> None:
     single = text.replace("'", "''")
     double = text.replace("\\", "\\\\").replace('"', '\\"')
     skill, _ = parse_skill(build_skill_text(f"metadata:\n  s: '{single}'\n  d: \"{double}\""))
@@ -285,7 +285,7 @@ def test_skills_are_found_in_categories_but_not_in_hidden_directories(tmp_path: 
     write_skill(tmp_path, "web/deep/three")
     write_skill(tmp_path, ".git/four")
     write_skill(tmp_path, "web/.cache/five")
-    write_skill(tmp_path, "one/assets/template")  # what a skill brings along is its own
+    write_skill(tmp_path, "one/assets/template")  # directories inside a skill are not searched
     (tmp_path / "web" / "README.md").write_text("no skill")
     assert list(scan_roots(tmp_path).skills) == ["one", "two", "three"]
 
@@ -298,7 +298,7 @@ def test_a_root_may_be_a_skill_and_hold_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("skill.discovery")
-def test_the_first_root_wins_and_the_other_is_told_of_once(tmp_path: Path) -> None:
+def test_the_first_root_wins_and_the_other_skill_is_reported_once(tmp_path: Path) -> None:
     first = write_skill(tmp_path, "local/same")
     second = write_skill(tmp_path, "claude/same")
     write_skill(tmp_path, "claude/other")
@@ -309,7 +309,7 @@ def test_the_first_root_wins_and_the_other_is_told_of_once(tmp_path: Path) -> No
     assert str(second) in warning
     found = {name: skill.source for name, skill in files.skills.items()}
     assert found == {"same": "local", "other": "claude"}
-    assert files.scan() == []  # said once is enough
+    assert files.scan() == []  # each warning is reported once
 
 
 @pytest.mark.req("skill.discovery")
@@ -324,7 +324,7 @@ def test_a_broken_skill_is_skipped_with_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("skill.discovery")
-def test_another_name_than_the_directory_has_is_a_warning(tmp_path: Path) -> None:
+def test_a_name_that_differs_from_the_directory_is_a_warning(tmp_path: Path) -> None:
     write_skill(tmp_path, "Some Folder", "---\nname: tidy\ndescription: d\n---\n")
     files = SkillFiles([("local", tmp_path)])
     (warning,) = files.scan()
@@ -333,7 +333,7 @@ def test_another_name_than_the_directory_has_is_a_warning(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("skill.discovery")
-def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+def test_links_are_followed_but_cycles_are_not(tmp_path: Path) -> None:
     outside = write_skill(tmp_path, "elsewhere/linked")
     root = tmp_path / "root"
     write_skill(root, "category/one")
@@ -347,7 +347,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("skill.discovery")
-def test_a_pipe_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_pipe_does_not_block_the_scan(tmp_path: Path) -> None:
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "SKILL.md")
     (warning,) = scan_roots(tmp_path).warnings

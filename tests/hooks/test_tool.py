@@ -1,4 +1,4 @@
-"""A tool is one class: what it tells the model, what it accepts, and what it does."""
+"""Tools as classes: schema, parsing and execution."""
 
 import json
 from typing import Annotated, Any, ClassVar, Literal
@@ -38,7 +38,7 @@ def build_dispatch(arguments: str, name: str = "collect") -> ToolDispatch:
 
 
 @pytest.mark.req("hooks.tool.schema")
-def test_a_model_is_told_what_the_class_says_and_nothing_twice() -> None:
+def test_the_schema_describes_the_class_without_repetition() -> None:
     (schema,) = BeachHook().schema()
     assert (schema.name, schema.description) == ("collect", "Collect shells from the beach.")
     assert schema.parameters == {
@@ -62,7 +62,7 @@ def test_a_model_is_told_what_the_class_says_and_nothing_twice() -> None:
     }
 
 
-async def test_a_call_that_fits_is_carried_out() -> None:
+async def test_a_valid_call_is_executed() -> None:
     arguments = json.dumps({"shells": [{"colour": "red"}, {"colour": "blue"}], "limit": 1})
     work = BeachHook().dispatch(build_dispatch(arguments))
     assert work is not None
@@ -73,12 +73,12 @@ async def test_a_call_that_fits_is_carried_out() -> None:
 @pytest.mark.parametrize(
     "arguments", ["", "{}", "nonsense", "[]", '{"shells": []}', '{"shells": 1}']
 )
-async def test_a_call_that_does_not_fit_is_refused_with_the_reason(arguments: str) -> None:
+async def test_an_invalid_call_is_refused_with_the_reason(arguments: str) -> None:
     work = BeachHook().dispatch(build_dispatch(arguments))
     assert work is not None
     with pytest.raises(ToolError, match=r"^invalid arguments: "):
         await work
 
 
-def test_a_tool_of_somebody_else_is_left_to_them() -> None:
+def test_calls_of_other_hooks_tools_are_ignored() -> None:
     assert BeachHook().dispatch(build_dispatch("{}", "other")) is None

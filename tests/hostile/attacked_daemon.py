@@ -1,9 +1,9 @@
-"""A daemon under fire: crabtalkd as a process, everything around it that must stay as it is, and a
-client beside the attackers who must not notice.
+"""A daemon under attack: crabtalkd as a child process, the files around its home that must not
+change, and a client that pings during the attack and must not be delayed.
 
-    async with target(tmp_path) as fired_at, fired_at.beside() as watch:
+    async with attack_target(tmp_path) as attacked, attacked.ping_beside() as monitor:
         ...
-    watch.check()
+    monitor.check()
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from tests.loop_latency import read_steal_time
 from tests.model_server import ROOT, ModelServer, model_server
 from tests.scripted_server import RawPeer
 
-# Of the daemon's own time, between a ping and its answer: what the loop did in between.
+# Maximum CPU time of the daemon between a ping and its answer: how long its loop was blocked.
 MAX_BLOCKED_SECONDS = 0.05
-# By the clock, but for the time in which the machine had no core to spare for either of the two, or
-# in which it was not waited for.
+# Maximum wall time of an answer, without the time in which either process waited for a core, or in
+# which this process did other work.
 MAX_ANSWER_SECONDS = 1.0
 WATCHED_DAEMON = ForkedProgram(
     *(ROOT / "tests" / "hostile" / "watched_daemon.py", "tests.hostile.watched_daemon:main"),
@@ -59,7 +59,7 @@ AGENTS = ("crab", "owl", "twin")
 
 
 class AttackedDaemon(CrabtalkdProcess):
-    """The process, in a directory in which only its home may change."""
+    """The daemon, in a directory in which only its home may change."""
 
     def __init__(self, around: Path, tcp: str = "off") -> None:
         super().__init__(around / "home")
@@ -90,14 +90,14 @@ class AttackedDaemon(CrabtalkdProcess):
         return await RawPeer.connect_unix(RunFiles.for_home(self.home).socket_path)
 
     async def check_answers(self) -> None:
-        """To somebody who comes now."""
+        """Check that a new client gets answers."""
         async with self.client() as client:
             for _ in range(20):
                 await client.ping()
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes it ever had."""
+        """The peak of its resident memory, in bytes."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
@@ -108,17 +108,17 @@ class AttackedDaemon(CrabtalkdProcess):
 
     @property
     def memory_samples(self) -> list[tuple[int, int]]:
-        """Bytes and small objects in use, twenty times a second since it began."""
+        """Bytes and small objects in use, sampled twenty times a second since its start."""
         lines = self._memory_log.read_text().splitlines()
         return [(int(size), int(objects)) for size, objects in map(str.split, lines)]
 
     @property
     def forbidden_accesses(self) -> list[str]:
-        """What it touched that is not its own."""
+        """Its accesses to files outside its home."""
         return self._access_log.read_text().splitlines()
 
     def read_surroundings(self) -> dict[str, bytes]:
-        """All there is beside its home."""
+        """All files outside its home."""
         files = (path for path in self.around.rglob("*") if path.is_file())
         return {
             str(path): path.read_bytes()
@@ -129,15 +129,15 @@ class AttackedDaemon(CrabtalkdProcess):
 
     @asynccontextmanager
     async def ping_beside(self) -> AsyncIterator["PingMonitor"]:
-        """Somebody who pings all the time; and when it is over nothing was touched."""
+        """Ping continuously during the block; check at its end that no file outside was touched."""
         before = self.read_surroundings()
-        watch = PingMonitor(self.pid)
+        monitor = PingMonitor(self.pid)
         async with self.client() as client:
-            task = asyncio.ensure_future(watch.ping(client))
+            task = asyncio.ensure_future(monitor.ping(client))
             try:
-                yield watch
+                yield monitor
             finally:
-                watch.is_over.set()
+                monitor.is_over.set()
                 await task
         assert self.read_surroundings() == before
         assert self.forbidden_accesses == []
@@ -145,7 +145,7 @@ class AttackedDaemon(CrabtalkdProcess):
 
 @dataclass
 class PingMonitor:
-    """How long pings took: of the daemon's time, and by the clock."""
+    """Measures pings, in CPU time of the daemon and in wall time."""
 
     pid: int
     daemon_times: list[float] = field(default_factory=list)
@@ -163,14 +163,14 @@ class PingMonitor:
             await asyncio.sleep(0.002)
 
     def _read_clocks(self) -> tuple[float, float]:
-        """The time its loop has run; and that of the clock, less what the two stood in line, and
-        less what this process did itself meanwhile. Both without what the machine was robbed of."""
-        (worked, stood), lost = read_schedule(self.pid), read_steal_time()
-        return worked - lost, time.monotonic() - lost - stood - sum(read_schedule(os.getpid()))
+        """CPU time of the daemon's loop; and wall time without the time that either process waited
+        for a core and without this process's own CPU time. Both without steal time."""
+        (worked, queued), stolen = read_schedule(self.pid), read_steal_time()
+        return worked - stolen, time.monotonic() - stolen - queued - sum(read_schedule(os.getpid()))
 
     @property
     def longest_block(self) -> float:
-        """What the daemon did while only this process was late to hear its answer is not in it."""
+        """Without work that the daemon did while only this process was late to read an answer."""
         return max(map(min, self.daemon_times, self.clock_times))
 
     def check(self, blocked: float = MAX_BLOCKED_SECONDS) -> None:
@@ -189,36 +189,36 @@ class PingMonitor:
 
 
 def measure_growth(sizes: Sequence[int]) -> int:
-    """By how much from the first half of the time to the second. What is taken for a moment and
-    given back, as the session index does with each commit, is no growth."""
+    """The growth from the first half of the samples to the second. Memory that is used only for a
+    moment, as by commits of the session index, does not count."""
     half = len(sizes) // 2
-    first, second = (sorted(some)[len(some) // 4] for some in (sizes[:half], sizes[half:]))
+    first, second = (sorted(part)[len(part) // 4] for part in (sizes[:half], sizes[half:]))
     return second - first
 
 
 def read_schedule(pid: int) -> tuple[float, float]:
-    """Seconds its first thread has run, and has stood in line for a core."""
-    running, standing, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
-    return int(running) / 1e9, int(standing) / 1e9
+    """Seconds that its first thread has run, and has waited for a core."""
+    running, queued, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
+    return int(running) / 1e9, int(queued) / 1e9
 
 
 def prepare_home(around: Path, model: ModelServer) -> None:
-    """A home with some agents, and beside it what nobody may touch."""
+    """A home with some agents, and beside it files that must not be touched."""
     for name in ("home", "home/agents", "user", "tmp", "cwd", "secret", "beside"):
         (around / name).mkdir(mode=0o700, exist_ok=True)
     (around / "home" / "config.toml").write_text(CONFIG.replace("{url}", model.url))
     for name in AGENTS:
         (around / "home" / "agents" / f"{name}.toml").write_text(f'prompt = "You are {name}."\n')
-    for place in ("secret", "beside", "cwd", "user"):
-        (around / place / "key").write_text("canary")
-        (around / place / "key.toml").write_text('prompt = "canary"\n')
-        (around / place / "key.jsonl").write_text('{"kind":"meta","agent":"crab"}\n')
-        (around / place / "SKILL.md").write_text("---\nname: secret\ndescription: canary\n---\n")
+    for name in ("secret", "beside", "cwd", "user"):
+        (around / name / "key").write_text("canary")
+        (around / name / "key.toml").write_text('prompt = "canary"\n')
+        (around / name / "key.jsonl").write_text('{"kind":"meta","agent":"crab"}\n')
+        (around / name / "SKILL.md").write_text("---\nname: secret\ndescription: canary\n---\n")
 
 
 @asynccontextmanager
 async def attack_target(around: Path, tcp: str = "off") -> AsyncIterator[AttackedDaemon]:
-    """One that answers, with a model that is there. What it said in the end is no traceback."""
+    """A running daemon with a model. Fails at the end if its stderr has a traceback."""
     async with model_server(is_recording=False) as model:
         prepare_home(around, model)
         child = AttackedDaemon(around, tcp)
@@ -228,4 +228,4 @@ async def attack_target(around: Path, tcp: str = "off") -> AsyncIterator[Attacke
         finally:
             await child.kill()
             if "Traceback" in child.stderr_text:
-                pytest.fail(f"the daemon was surprised:\n{child.stderr_text[-6000:]}")
+                pytest.fail(f"the daemon printed a traceback:\n{child.stderr_text[-6000:]}")

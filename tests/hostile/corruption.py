@@ -1,5 +1,5 @@
-"""Documents as somebody else might leave them: values of JSON with something wrong in them, and
-texts and bytes that were cut, doubled, or never were any. Each is made from a number."""
+"""Corrupt documents: JSON values with errors in them, and texts and bytes that are cut, repeated or
+invalid. All are generated from a seed."""
 
 import json
 import random
@@ -65,7 +65,7 @@ ODD_BYTES = (
 
 
 def corrupt_value(rng: random.Random, value: Any, depth: int = 0) -> Any:
-    """The same with one thing in it that should not be so."""
+    """The same value with one error in it."""
     if isinstance(value, dict) and value and rng.random() < 0.85 and depth < 8:
         key = rng.choice(list(value))
         changed = dict(value)
@@ -80,11 +80,11 @@ def corrupt_value(rng: random.Random, value: Any, depth: int = 0) -> Any:
                 changed[key] = corrupt_value(rng, value[key], depth + 1)
         return changed
     if isinstance(value, list) and value and rng.random() < 0.85 and depth < 8:
-        at = rng.randrange(len(value))
+        index = rng.randrange(len(value))
         return [
-            *value[:at],
-            corrupt_value(rng, value[at], depth + 1),
-            *value[at + rng.randrange(2) :],
+            *value[:index],
+            corrupt_value(rng, value[index], depth + 1),
+            *value[index + rng.randrange(2) :],
         ]
     return rng.choice(ODD_VALUES)
 
@@ -96,46 +96,48 @@ def corrupt_json(rng: random.Random, value: Any) -> bytes:
 
 
 def corrupt_bytes(rng: random.Random, data: bytes) -> bytes:
-    """Damaged without regard to what it is."""
+    """Damage bytes at random positions."""
     for _ in range(rng.randrange(1, 4)):
-        at, other = rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)
+        offset, other = rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)
         match rng.randrange(6):
             case 0:
-                data = data[:at]
+                data = data[:offset]
             case 1:
-                data = data[:at] + rng.choice(ODD_BYTES) + data[at:]
+                data = data[:offset] + rng.choice(ODD_BYTES) + data[offset:]
             case 2:
-                data = data[:at] + data[min(at, other) :]
+                data = data[:offset] + data[min(offset, other) :]
             case 3:
-                data = data[: min(at, other)] + data[max(at, other) :]
+                data = data[: min(offset, other)] + data[max(offset, other) :]
             case 4:
-                data = data[:at] + rng.randbytes(rng.randrange(1, 30)) + data[at + 1 :]
+                data = data[:offset] + rng.randbytes(rng.randrange(1, 30)) + data[offset + 1 :]
             case 5 if data:
                 changed = bytearray(data)
-                changed[at % len(changed)] ^= 1 << rng.randrange(8)
+                changed[offset % len(changed)] ^= 1 << rng.randrange(8)
                 data = bytes(changed)
     return data
 
 
 def corrupt_lines(rng: random.Random, text: str) -> bytes:
-    """A text whose lines were moved about by somebody, with a word or two of their own."""
+    """Move, repeat, delete or change lines of a text at random."""
     lines = text.splitlines(keepends=True) or ["\n"]
     for _ in range(rng.randrange(1, 4)):
-        at = rng.randrange(len(lines))
+        index = rng.randrange(len(lines))
         match rng.randrange(6):
             case 0:
-                lines.insert(at, rng.choice(lines))
+                lines.insert(index, rng.choice(lines))
             case 1 if len(lines) > 1:
-                del lines[at]
+                del lines[index]
             case 2:
-                lines[at] = lines[at].replace("=", rng.choice(("==", ":", "= [", "= {", "=\0")))
+                lines[index] = lines[index].replace(
+                    "=", rng.choice(("==", ":", "= [", "= {", "=\0"))
+                )
             case 3:
-                head = lines[at].partition("=")[0]
+                head = lines[index].partition("=")[0]
                 odd = json.dumps(rng.choice(ODD_VALUES), ensure_ascii=False)
-                lines[at] = f"{head}= {odd}\n"
+                lines[index] = f"{head}= {odd}\n"
             case 4:
                 lines.insert(
-                    at, rng.choice(("[x]\n", "[[x]]\n", "---\n", "# \x07\n", '"""\n', "- a\n"))
+                    index, rng.choice(("[x]\n", "[[x]]\n", "---\n", "# \x07\n", '"""\n', "- a\n"))
                 )
             case 5:
                 rng.shuffle(lines)

@@ -1,9 +1,9 @@
-"""An MCP server over stdio that offers a tool, and from then on does not hear.
+"""An MCP server over stdio that offers a tool, and then stops reading its standard input.
 
-    python deaf.py closed | full
+    python deaf_mcp_server.py closed | full
 
-`closed` is how it leaves its standard input: nobody reads there, and whoever writes is told so.
-`full` leaves it open, and what is written there waits for ever.
+With `closed` it closes standard input, so that writing to it fails. With `full` it keeps it open
+without reading, so that writing to it blocks.
 """
 
 import json
@@ -31,16 +31,16 @@ def build_answer(method: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    words = os.fdopen(0, "rb", 0, closefd=False)
+    stdin = os.fdopen(0, "rb", 0, closefd=False)
     while True:
-        message = json.loads(words.readline())
+        message = json.loads(stdin.readline())
         if "id" not in message:
             continue
         method = message["method"]
         if method == "tools/list" and sys.argv[1] == "closed":
             os.close(0)
-        said = {"jsonrpc": "2.0", "id": message["id"], **build_answer(method)}
-        sys.stdout.write(json.dumps(said) + "\n")
+        answer = {"jsonrpc": "2.0", "id": message["id"], **build_answer(method)}
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
         if method == "tools/list":
             signal.pause()

@@ -1,8 +1,8 @@
-"""Requests of somebody who knows the protocol and means no good: each made from a number.
+"""Hostile requests by an attacker who knows the protocol, generated from a seed.
 
-A request is filled in from its descriptor with values that have hurt programs before, encoded, and
-then, every second time, damaged as bytes in the shape of protobuf: types swapped, lengths that lie,
-text that is none, numbers too long, groups without end. `expected` says what must come of it.
+A request is filled according to its descriptor with values that often cause bugs, and encoded.
+Half of them are then damaged in the structure of protobuf: swapped types, wrong lengths, invalid
+text, numbers that are too long, endless groups. `find_expected_shape` says what the answer must be.
 """
 
 import json
@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from crabtalk.protocol import ROUTES, ReplyShape, wire
 
 VARINT, FIXED64, DELIMITED, START_GROUP, END_GROUP, FIXED32 = range(6)
-# Those that make the daemon work: a turn, a file. Each comes, but not as often as the others.
+# Requests that cause work, such as a turn or a file. They are generated less often.
 COSTLY_REQUESTS = (
     *("send", "stream", "compact", "create_agent", "update_agent", "rename_agent", "delete_agent"),
     *("upsert_mcp", "delete_mcp", "reload", "publish_event", "subscribe_event", "set_title"),
@@ -25,10 +25,10 @@ COSTLY_REQUESTS = (
 )
 CHEAP_REQUESTS = tuple(name for name in ROUTES if name not in COSTLY_REQUESTS)
 COSTLY_SHARE = 0.06
-# Fields that most values make a refusal of.
+# Fields in which most values lead to a refusal.
 RARELY_SET_FIELDS = ("cwd", "guest", "tool_choice", "ask_id", "since", "until")
 
-# What lies around a daemon's home in the tests, from where its files are.
+# Paths to files around a daemon's home in the tests, relative to its files.
 PATHS = (
     *(
         "../secret/key",
@@ -114,7 +114,7 @@ TEXTS = (
 
 
 class HostileFrameMaker:
-    """All frames of one seed, in an order that is always the same."""
+    """Generates the frames of one seed, always in the same order."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -125,7 +125,7 @@ class HostileFrameMaker:
         data = self._make_request(rng.choice(names)).SerializeToString()
         return self._damage(data) if rng.random() < 0.5 else data
 
-    # ── Filled in ───────────────────────────────────────────────────────────────────────────
+    # ── Filling ─────────────────────────────────────────────────────────────────────────────
 
     def _make_request(self, name: str) -> wire.ClientMessage:
         message = wire.ClientMessage()
@@ -168,7 +168,7 @@ class HostileFrameMaker:
                 return rng.choice(NUMBERS)
             case FieldDescriptor.TYPE_UINT64:
                 return rng.choice(LARGE)
-        raise AssertionError(f"there is a {field.full_name} now: say here what is sent in it")
+        raise AssertionError(f"{field.full_name} is new: add values for its type here")
 
     def _make_text(self, name: str) -> str:
         rng = self._rng
@@ -184,7 +184,7 @@ class HostileFrameMaker:
             return rng.choice(("note", "archive", "topic"))
         return rng.choice(PATHS) if rng.random() < 0.4 else rng.choice(WORDS)
 
-    # ── Damaged ─────────────────────────────────────────────────────────────────────────────
+    # ── Damaging ────────────────────────────────────────────────────────────────────────────
 
     def _damage(self, data: bytes) -> bytes:
         rng = self._rng
@@ -227,7 +227,7 @@ class HostileFrameMaker:
         return fields
 
     def _damage_bytes(self, data: bytes) -> bytes:
-        """Without regard to what is where."""
+        """Damage bytes without regard to the structure."""
         rng = self._rng
         match rng.randrange(6):
             case 0:
@@ -250,11 +250,11 @@ class HostileFrameMaker:
         return encode_field((number, self._rng.randrange(6), self._rng.randbytes(4)))
 
 
-RawField = tuple[int, int, bytes]  # number, type, and all that follows the tag but for a length
+RawField = tuple[int, int, bytes]  # number, type, and everything after the tag except a length
 
 
 def find_expected_shape(data: bytes) -> ReplyShape | None:
-    """How it must be answered; None for what is to be refused with 400."""
+    """The shape of the answer; None if it must be refused with 400."""
     try:
         name = wire.ClientMessage.FromString(data).WhichOneof("msg")
     except DecodeError:
@@ -263,7 +263,7 @@ def find_expected_shape(data: bytes) -> ReplyShape | None:
 
 
 def split_fields(data: bytes) -> list[RawField] | None:
-    """The fields of a message that is whole."""
+    """The fields of a message; None if it is malformed."""
     fields: list[RawField] = []
     at = 0
     while at < len(data):

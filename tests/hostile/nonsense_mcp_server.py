@@ -1,9 +1,9 @@
-"""An MCP server over stdio that knows the protocol and means no good.
+"""A hostile MCP server over stdio that knows the protocol.
 
-    python nonsense.py SEED
+    python nonsense_mcp_server.py SEED
 
-Every answer is that of a good server with something wrong in it; between answers it says what
-nobody asked for. At its third call, if it gets that far, it floods and dies.
+Every answer is a valid one with an error in it; between answers it sends unrequested messages. At
+its third call it sends a flood of messages and exits.
 """
 
 import json
@@ -43,7 +43,7 @@ class NonsenseServer:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._calls = 0
-        # Some are good enough to be connected, and only then begin.
+        # Every second one connects correctly, and only then begins.
         self._is_patient = seed % 2 == 0
 
     def serve(self) -> None:

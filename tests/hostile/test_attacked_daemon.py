@@ -1,4 +1,4 @@
-"""What watches the daemon sees what it should: a test that cannot fail proves nothing."""
+"""Tests of the monitors of the attacked daemon: a check that cannot fail proves nothing."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.hostile.watched_daemon import make_audit_hook
 
 
 @pytest.mark.parametrize(
-    ("event", "given", "is_noted"),
+    ("event", "arguments", "is_logged"),
     [
         ("open", ("/home/h/agents/x", "w", os.O_WRONLY), False),
         ("open", ("/home/h/../other/x", "w", os.O_WRONLY), True),
@@ -28,17 +28,17 @@ from tests.hostile.watched_daemon import make_audit_hook
         ("import", ("/secret",), False),
     ],
 )
-def test_each_way_out_of_a_home_is_noted(
-    event: str, given: tuple[object, ...], is_noted: bool
+def test_each_access_outside_the_home_is_logged(
+    event: str, arguments: tuple[object, ...], is_logged: bool
 ) -> None:
-    noted: list[str] = []
-    make_audit_hook("/home/h", "/secret", noted.append)(event, given)
-    assert bool(noted) == is_noted
+    accesses: list[str] = []
+    make_audit_hook("/home/h", "/secret", accesses.append)(event, arguments)
+    assert bool(accesses) == is_logged
 
 
-def test_what_is_kept_is_growth_and_what_is_given_back_is_none() -> None:
+def test_only_memory_that_stays_in_use_counts_as_growth() -> None:
     momentary = [100, 100, 900, 100, 100, 100, 100, 900, 900, 100]
     assert measure_growth(momentary) == 0
-    kept = list(range(100, 1100, 100))
-    assert measure_growth(kept) == 500
-    assert measure_growth(kept[::-1]) == -500
+    growing = list(range(100, 1100, 100))
+    assert measure_growth(growing) == 500
+    assert measure_growth(growing[::-1]) == -500

@@ -1,6 +1,6 @@
-"""Those who have no business with a daemon: another user at its socket, a caller without its token.
+"""Unauthorised access: another user at the socket, and clients without the token.
 
-They learn that they are turned away and nothing else, and those who may come do not notice.
+They get a refusal and no other information, and authorised clients are not affected.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tests.scripted_server import RawPeer, make_ping
 
 pytestmark = pytest.mark.one_loop
 
-# What somebody else tries with a home: what came of each, a line each.
+# Attempts of another user on a home. Prints the result of each attempt as one line.
 STRANGER_SCRIPT = """
 import os, socket, sys
 from pathlib import Path
@@ -43,8 +43,8 @@ def call():
         sock.connect(str(home / "run" / "crabtalk.sock"))
         sock.sendall(bytes.fromhex(sys.argv[2]))
         data = b""
-        while piece := sock.recv(65536):
-            data += piece
+        while chunk := sock.recv(65536):
+            data += chunk
         return data.hex()
 
 attempt("list", lambda: sorted(os.listdir(home)))
@@ -54,13 +54,13 @@ attempt("call", call)
 """
 
 
-def require_nobody_uid() -> int:
+def require_other_user() -> int:
     if os.geteuid() != 0:
-        pytest.skip("ONLY ROOT CAN BECOME SOMEBODY ELSE: another user at the socket is not tested")
-    return pwd.getpwnam("nobody").pw_uid
+        pytest.skip("ONLY ROOT CAN BECOME ANOTHER USER: another user at the socket is not tested")
+    return pwd.getpwnam("nobody").pw_uid  # the unprivileged user of the system
 
 
-def run_stranger(home: Path, said: bytes) -> dict[str, str]:
+def run_stranger(home: Path, request: bytes) -> dict[str, str]:
     done = subprocess.run(
         [
             sys.executable,
@@ -69,8 +69,8 @@ def run_stranger(home: Path, said: bytes) -> dict[str, str]:
             "-c",
             STRANGER_SCRIPT,
             str(home),
-            said.hex(),
-            str(require_nobody_uid()),
+            request.hex(),
+            str(require_other_user()),
         ],
         capture_output=True,
         text=True,
@@ -83,32 +83,32 @@ def run_stranger(home: Path, said: bytes) -> dict[str, str]:
 @pytest.mark.req("trust.uds.mode")
 @pytest.mark.req("trust.uds.same_user")
 @pytest.mark.clock
-async def test_another_user_gets_nowhere(tmp_path: Path) -> None:
-    require_nobody_uid()
-    said = frame_bytes(make_ping().SerializeToString())
+async def test_another_user_is_refused(tmp_path: Path) -> None:
+    require_other_user()
+    ping = frame_bytes(make_ping().SerializeToString())
     send = wire.ClientMessage(send=wire.SendMsg(agent="crab", content="!say canary", sender="evil"))
     async with (
-        attack_target(tmp_path, tcp="127.0.0.1:0") as fired_at,
-        fired_at.ping_beside() as watch,
+        attack_target(tmp_path, tcp="127.0.0.1:0") as attacked,
+        attacked.ping_beside() as monitor,
     ):
-        closed = await asyncio.to_thread(run_stranger, fired_at.home, said)
+        closed = await asyncio.to_thread(run_stranger, attacked.home, ping)
         assert set(closed.values()) == {"PermissionError"}, "the home is closed to them"
-        # As if somebody had opened every directory and the socket to all.
-        for path in (*tmp_path.parents, tmp_path, fired_at.home, fired_at.home / "run"):
+        # As if every directory and the socket were open to all users.
+        for path in (*tmp_path.parents, tmp_path, attacked.home, attacked.home / "run"):
             if path.stat().st_uid == os.geteuid() and not path.stat().st_mode & 0o001:
                 path.chmod(0o711)
-        RunFiles.for_home(fired_at.home).socket_path.chmod(0o666)
-        for words in (said, frame_bytes(send.SerializeToString()), b"\xff" * 4, said * 1000):
-            opened = await asyncio.to_thread(run_stranger, fired_at.home, words)
+        RunFiles.for_home(attacked.home).socket_path.chmod(0o666)
+        for request in (ping, frame_bytes(send.SerializeToString()), b"\xff" * 4, ping * 1000):
+            opened = await asyncio.to_thread(run_stranger, attacked.home, request)
             answer = opened.pop("call")
             assert set(opened.values()) == {"PermissionError"}, opened
             assert answer in ("ConnectionResetError", "BrokenPipeError") or (
                 "this daemon" in read_refusal(answer) or "user" in read_refusal(answer)
             )
-        async with fired_at.client() as client:
+        async with attacked.client() as client:
             listed = await client.list_conversations()
-            assert [one.sender for one in listed.conversations] == []
-    watch.check()
+            assert list(listed.conversations) == []
+    monitor.check()
 
 
 def read_refusal(answer: str) -> str:
@@ -118,14 +118,14 @@ def read_refusal(answer: str) -> str:
 
 
 def make_bad_hellos(token: str) -> Iterator[bytes]:
-    """First words of those who do not know it, or say it wrongly."""
-    wrong = (
+    """Greetings without the token, or with a wrong one."""
+    wrong_tokens = (
         *("", " ", token[:-1], token + "x", token.upper(), f" {token}", f"{token}\n", token[::-1]),
         *("\0", token + "\0", "é" * 40, "x" * 3000, "*", "%", "' OR 1=1 --", "../run/token"),
     )
-    for given in wrong:
+    for wrong_token in wrong_tokens:
         yield frame_bytes(
-            wire.ClientMessage(hello=wire.HelloMsg(token=given)).SerializeToString()
+            wire.ClientMessage(hello=wire.HelloMsg(token=wrong_token)).SerializeToString()
         ) + frame_bytes(make_ping().SerializeToString())
     yield frame_bytes(make_ping().SerializeToString())
     yield frame_bytes(wire.ClientMessage(hello=wire.HelloMsg(client=token)).SerializeToString())
@@ -133,7 +133,7 @@ def make_bad_hellos(token: str) -> Iterator[bytes]:
     yield b"GET /?token=" + token.encode() + b" HTTP/1.1\r\n\r\n"
     for size in (4097, 1 << 20, MAX_FRAME, MAX_FRAME + 1, 2**32 - 1):
         yield size.to_bytes(4, "big") + bytes(min(size, 1 << 20))
-    large = wire.HelloMsg(token=token, client="x" * 5000)  # a greeting is no burden
+    large = wire.HelloMsg(token=token, client="x" * 5000)  # a greeting has a small size limit
     yield frame_bytes(wire.ClientMessage(hello=large).SerializeToString())
     maker = HostileFrameMaker(seed=7)
     for _ in range(300):
@@ -142,35 +142,35 @@ def make_bad_hellos(token: str) -> Iterator[bytes]:
 
 @pytest.mark.req("trust.tcp.token")
 @pytest.mark.clock
-async def test_without_the_token_nobody_is_heard(tmp_path: Path) -> None:
+async def test_clients_without_the_token_are_refused(tmp_path: Path) -> None:
     async with (
-        attack_target(tmp_path, tcp="127.0.0.1:0") as fired_at,
-        fired_at.ping_beside() as watch,
+        attack_target(tmp_path, tcp="127.0.0.1:0") as attacked,
+        attacked.ping_beside() as monitor,
     ):
-        files = RunFiles.for_home(fired_at.home)
+        files = RunFiles.for_home(attacked.home)
         token, port = (
             files.token_path.read_text().strip(),
             int(files.port_path.read_text().split()[0]),
         )
         assert files.token_path.stat().st_mode & 0o777 == 0o600
-        said = set()
-        for words in make_bad_hellos(token):
-            said.add(await expect_refusal(fired_at, port, words))
-        assert all(token not in each for each in said)
-        assert len(said) < 10, "which of its letters were wrong is not told"
+        refusals = set()
+        for hello in make_bad_hellos(token):
+            refusals.add(await expect_refusal(attacked, port, hello))
+        assert all(token not in refusal for refusal in refusals)
+        assert len(refusals) < 10, "refusals do not depend on the wrong characters"
         peer = await RawPeer.connect_tcp(port)
         peer.send(wire.ClientMessage(hello=wire.HelloMsg(token=token)), make_ping())
         assert (await peer.expect()).HasField("welcome")
         assert (await peer.expect()).HasField("pong")
         await peer.close()
-    watch.check()
+    monitor.check()
 
 
-async def expect_refusal(fired_at: AttackedDaemon, port: int, words: bytes) -> str:
-    """The one sentence that is the answer."""
+async def expect_refusal(attacked: AttackedDaemon, port: int, hello: bytes) -> str:
+    """The sentence of the refusal."""
     peer = await RawPeer.connect_tcp(port)
     try:
-        peer.writer.write(words)
+        peer.writer.write(hello)
         async with asyncio.timeout(15):
             sentence = await peer.expect_error(401)
             await peer.expect_close()
@@ -183,28 +183,28 @@ async def expect_refusal(fired_at: AttackedDaemon, port: int, words: bytes) -> s
 
 @pytest.mark.req("bounds.hello_deadline")
 @pytest.mark.clock
-async def test_a_crowd_of_strangers_keeps_nobody_out(tmp_path: Path) -> None:
-    """More than may wait, silent or talking nonsense without an end."""
+async def test_a_crowd_of_unauthorised_connections_does_not_block_clients(tmp_path: Path) -> None:
+    """More connections than may wait, silent or sending incomplete nonsense."""
     rng = random.Random(11)
     async with (
-        attack_target(tmp_path, tcp="127.0.0.1:0") as fired_at,
-        fired_at.ping_beside() as watch,
+        attack_target(tmp_path, tcp="127.0.0.1:0") as attacked,
+        attacked.ping_beside() as monitor,
     ):
-        files = RunFiles.for_home(fired_at.home)
-        port, resident = int(files.port_path.read_text().split()[0]), fired_at.resident_bytes
+        files = RunFiles.for_home(attacked.home)
+        port, resident = int(files.port_path.read_text().split()[0]), attacked.resident_bytes
         crowd = [await RawPeer.connect_tcp(port) for _ in range(300)]
         for number, peer in enumerate(crowd):
             if number % 2:
                 peer.writer.write(rng.randbytes(rng.randrange(3, 3000)))
-        await fired_at.check_answers()
+        await attacked.check_answers()
         for peer in crowd:
             peer.transport.abort()
         token = files.token_path.read_text().strip()
         async with asyncio.timeout(15):
             while not await is_let_in(port, token):
                 await asyncio.sleep(0.01)
-        assert fired_at.resident_bytes - resident < 16 << 20
-    watch.check()
+        assert attacked.resident_bytes - resident < 16 << 20
+    monitor.check()
 
 
 async def is_let_in(port: int, token: str) -> bool:
@@ -213,7 +213,7 @@ async def is_let_in(port: int, token: str) -> bool:
         peer.send(wire.ClientMessage(hello=wire.HelloMsg(token=token)))
         answer = await peer.read()
         return answer is not None and answer.HasField("welcome")
-    except OSError:  # there is no room for one who has not shown it yet
+    except OSError:  # too many connections wait for their greeting
         return False
     finally:
         peer.transport.abort()

@@ -1,4 +1,4 @@
-"""More at once than there is room for: those let in are answered, the others told."""
+"""More connections than allowed: accepted ones get answers, the others a clear refusal."""
 
 import asyncio
 import signal
@@ -22,39 +22,41 @@ from tests.transport.file_descriptors import raise_descriptor_limit
 pytestmark = pytest.mark.one_loop
 
 CROWD = 2500
-# Open files of a daemon, of which all but 44 are for itself and for callers at its doors: a caller
-# takes one, and a turn two.
+# Open files of a daemon. 256 are for itself and for waiting connections; of the other 44, a
+# connection takes one and a turn two.
 MAX_FILES = 300
 CONNECTION_ROOM = 14
 
 
 @pytest.mark.req("bounds.crowd.backlog")
-async def test_a_crowd_that_comes_while_nobody_is_let_in_is_answered(tmp_path: Path) -> None:
-    async def come() -> None:
-        async with connect(home=fired_at.home, connect_timeout=PATIENCE) as client:
+async def test_clients_that_connect_while_the_daemon_is_suspended_are_answered(
+    tmp_path: Path,
+) -> None:
+    async def ping_once() -> None:
+        async with connect(home=attacked.home, connect_timeout=PATIENCE) as client:
             await client.ping()
 
     with raise_descriptor_limit(CROWD + 500):
-        async with attack_target(tmp_path) as fired_at:
-            fired_at.send_signal(signal.SIGSTOP)
-            await fired_at.wait_until_stopped()
-            crowd = [asyncio.ensure_future(come()) for _ in range(CROWD)]
-            for _ in range(5):  # each has knocked by then
+        async with attack_target(tmp_path) as attacked:
+            attacked.send_signal(signal.SIGSTOP)
+            await attacked.wait_until_stopped()
+            crowd = [asyncio.ensure_future(ping_once()) for _ in range(CROWD)]
+            for _ in range(5):  # all have begun to connect by then
                 await asyncio.sleep(0)
-            fired_at.send_signal(signal.SIGCONT)
+            attacked.send_signal(signal.SIGCONT)
             async with asyncio.timeout(PATIENCE):
                 await asyncio.gather(*crowd)
 
 
 class LimitedDaemon:
-    """crabtalkd with few files, and a model that waits until it is told to go on."""
+    """crabtalkd with a low file limit, and a model that waits until `release`."""
 
     def __init__(self, home: Path, model: ModelServer) -> None:
         self.model = model
         self._socket = RunFiles.for_home(home).socket_path
 
     async def start_turn(self, sender: str, detach: bool = False) -> tuple[RawPeer, str]:
-        """Somebody who begins a turn; and what was said against it."""
+        """Start a turn. Returns the connection and the refusal, if any."""
         peer = await RawPeer.connect_unix(self._socket)
         request = wire.StreamMsg(agent="crab", content="!wait\n!say done", sender=sender)
         if detach:
@@ -85,39 +87,39 @@ async def run_limited_daemon(around: Path, files: int) -> AsyncIterator[LimitedD
                 yield LimitedDaemon(home, model)
         finally:
             process.terminate()
-            _, said = await process.communicate()
-        assert b"open files" not in said
+            _, stderr = await process.communicate()
+        assert b"open files" not in stderr
 
 
 async def read_until_end(peer: RawPeer) -> str:
-    """What the agent said until the turn was over."""
-    said = ""
+    """The agent's text up to the end of the turn."""
+    text = ""
     while not (event := (await peer.expect()).stream).HasField("end"):
-        said += event.chunk.content
+        text += event.chunk.content
     assert event.end.error == ""
     await peer.close()
-    return said
+    return text
 
 
 @pytest.mark.req("bounds.descriptors")
-async def test_everybody_who_is_let_in_is_answered_however_few_files_may_be_open(
+async def test_every_accepted_connection_is_answered_despite_a_low_file_limit(
     tmp_path: Path,
 ) -> None:
     async with run_limited_daemon(tmp_path, MAX_FILES) as daemon:
-        came = [await daemon.start_turn(f"s{n}") for n in range(150)]
-        refused = {sentence for _, sentence in came if sentence}
+        connections = [await daemon.start_turn(f"s{n}") for n in range(150)]
+        refused = {sentence for _, sentence in connections if sentence}
         assert refused == {
             f"all {CONNECTION_ROOM} connections are taken; close one or try again later"
         }
-        inside = [peer for peer, sentence in came if not sentence]
-        assert len(inside) == CONNECTION_ROOM
+        accepted = [peer for peer, sentence in connections if not sentence]
+        assert len(accepted) == CONNECTION_ROOM
         await daemon.model.until_waiting(CONNECTION_ROOM)
         daemon.model.release()
-        assert [await read_until_end(peer) for peer in inside] == ["done"] * CONNECTION_ROOM
+        assert [await read_until_end(peer) for peer in accepted] == ["done"] * CONNECTION_ROOM
 
 
 @pytest.mark.req("bounds.descriptors")
-async def test_turns_without_a_caller_take_no_more_files_than_there_are(tmp_path: Path) -> None:
+async def test_detached_turns_stay_within_the_file_limit(tmp_path: Path) -> None:
     async with run_limited_daemon(tmp_path, MAX_FILES) as daemon:
         sentences = []
         for number in range(150):

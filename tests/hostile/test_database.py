@@ -1,5 +1,5 @@
-"""A database that others write in as well: rows that are no records, and letters of daemons that
-are none. What can be read is, the rest is told of, and nobody waits for it."""
+"""A database that other programs write to: invalid rows, and messages of fake daemons. Valid data
+is used, the rest is reported, and no client waits for it."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from crabtalk.client import ServerError
 from crabtalk.protocol import wire
 from crabtalk.storage import Pair
 from crabtalk.storage.postgres.column_encoding import make_pair_key
-from tests.daemon import in_process_daemon as serving
+from tests.daemon import in_process_daemon
 from tests.daemon.in_process_daemon import run_daemon, wait_for_event
 from tests.fleet.fleet_daemons import run_daemons
 from tests.hostile.corruption import corrupt_json, corrupt_lines
@@ -26,7 +26,7 @@ from tests.postgres import execute_sql
 
 log = logging.getLogger(__name__)
 
-# Each takes a document with all rows, so that they are written in one go.
+# Each takes a JSON document with all rows, to insert them in one statement.
 CONVERSATIONS = """
 INSERT INTO conversations (key, handle, agent, sender, created_at, updated_at, title, message_count,
     approved, last_seq, marker_seq, changed)
@@ -49,7 +49,7 @@ SUBSCRIPTIONS = """
 INSERT INTO subscriptions (source, target_agent, once) SELECT source, target_agent, true
 FROM jsonb_to_recordset($1::jsonb) AS row(source text, target_agent text)
 """
-LETTERS = """
+MESSAGES = """
 INSERT INTO mail (recipient, sender, kind, body)
 SELECT $1, $2, unnest($3::text[]), unnest($4::bytea[])
 """
@@ -68,7 +68,7 @@ TEXTS = (
 
 
 def insert_odd_rows(url: str, seed: int, count: int) -> list[Pair]:
-    """So many conversations of somebody else, with one of our own as their pattern; and agents."""
+    """Insert invalid conversations, modelled after an existing one, agents and subscriptions."""
     rng = random.Random(seed)
     pairs = [Pair("crab", f"s{number}") for number in range(count)]
     conversations = [
@@ -98,7 +98,7 @@ def insert_odd_rows(url: str, seed: int, count: int) -> list[Pair]:
         {"name": f"odd{n}", "body": decode_column(corrupt_lines(rng, AGENT))} for n in range(count)
     ]
     agents += [{"name": n, "body": 'prompt = "p"'} for n in ("..", "a/b", "", "x" * 300, "a\nb")]
-    targets = (("", ""), ("x", "nobody"), ("y" * 2000, "../x"), ("z", "crab"))
+    targets = (("", ""), ("x", "missing"), ("y" * 2000, "../x"), ("z", "crab"))
     subscriptions = [{"source": source, "target_agent": target} for source, target in targets]
     for statement, rows in (
         *((CONVERSATIONS, conversations), (ENTRIES, entries)),
@@ -109,30 +109,30 @@ def insert_odd_rows(url: str, seed: int, count: int) -> list[Pair]:
 
 
 def decode_column(data: bytes) -> str:
-    """As a column can hold it."""
+    """Bytes as text that a column can hold."""
     return data.replace(b"\0", b"").decode(errors="replace")
 
 
 @pytest.mark.timeout(120)
-async def test_rows_of_somebody_else_are_read_as_far_as_they_can_be(
+async def test_rows_of_other_programs_are_read_as_far_as_possible(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "DATABASE", postgres_url)
+    monkeypatch.setattr(in_process_daemon, "DATABASE", postgres_url)
     async with model_server() as model:
         async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
             await client.send("crab", "hello")
             pairs = await asyncio.to_thread(insert_odd_rows, postgres_url, 3, 40)
             await RequestSurvey(client).ask_everything(pairs)
         async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
-            asking = RequestSurvey(client)
-            await asking.ask_everything(pairs)
+            survey = RequestSurvey(client)
+            await survey.ask_everything(pairs)
             assert (await client.send("crab", "!say so")).content == "so"
-    log.info("%s", asking.answers)
-    assert asking.answers["history"] > 20
+    log.info("%s", survey.answers)
+    assert survey.answers["history"] > 20
 
 
-def make_odd_letters(rng: random.Random) -> list[tuple[str, bytes]]:
-    """What no daemon of ours would write."""
+def make_odd_messages(rng: random.Random) -> list[tuple[str, bytes]]:
+    """Messages that our daemons never write."""
     number = uuid4().hex
     kinds = (
         *(
@@ -166,23 +166,23 @@ def make_odd_letters(rng: random.Random) -> list[tuple[str, bytes]]:
     return [(kind, body) for kind in kinds for body in bodies]
 
 
-def insert_letters(url: str, recipient: UUID, written: list[tuple[str, bytes]]) -> None:
-    kinds, bodies = zip(*written, strict=True)
-    execute_sql(url, LETTERS, values=(recipient, uuid4(), list(kinds), list(bodies)))
+def insert_messages(url: str, recipient: UUID, messages: list[tuple[str, bytes]]) -> None:
+    kinds, bodies = zip(*messages, strict=True)
+    execute_sql(url, MESSAGES, values=(recipient, uuid4(), list(kinds), list(bodies)))
 
 
 def find_daemon_id(url: str, number: int) -> UUID:
     rows = execute_sql(url, "SELECT id FROM daemons ORDER BY started_at")
-    found: UUID = rows[number]["id"]
-    return found
+    daemon_id: UUID = rows[number]["id"]
+    return daemon_id
 
 
 @pytest.mark.timeout(120)
-async def test_letters_that_are_none_harm_nobody(tmp_path: Path, postgres_url: str) -> None:
+async def test_invalid_messages_do_not_affect_a_daemon(tmp_path: Path, postgres_url: str) -> None:
     rng = random.Random(9)
     async with run_daemons(tmp_path, postgres_url, 2) as (one, two):
-        there = await asyncio.to_thread(find_daemon_id, postgres_url, 0)
-        await asyncio.to_thread(insert_letters, postgres_url, there, make_odd_letters(rng))
+        recipient = await asyncio.to_thread(find_daemon_id, postgres_url, 0)
+        await asyncio.to_thread(insert_messages, postgres_url, recipient, make_odd_messages(rng))
         notices = ["", "mail", "mail x", "turn", "turn \x01", "revision", "revision x", "x" * 7000]
         channel = one.daemon.storage.mailbox._channel  # type: ignore[attr-defined]
         notify = "SELECT pg_notify($1, unnest($2::text[]))"
@@ -193,36 +193,36 @@ async def test_letters_that_are_none_harm_nobody(tmp_path: Path, postgres_url: s
         async with one.client() as mine, two.client() as theirs:
             running = mine.stream("crab", "!say so\n!wait")
             await wait_for_event(running, wire.StreamChunk)
-            await theirs.kill("crab")  # which is a letter to the first, and is answered
+            await theirs.kill("crab")  # forwarded as a message to the first daemon
             await wait_for_event(running, wire.StreamEnd)
             assert (await mine.send("twin", "!say so")).content == "so"
 
 
 @pytest.mark.timeout(120)
-async def test_a_letter_that_cannot_be_read_takes_no_other_along(
+async def test_an_unreadable_message_does_not_affect_others(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with run_daemons(tmp_path, postgres_url, 2) as (one, _):
-        there = await asyncio.to_thread(find_daemon_id, postgres_url, 0)
+        recipient = await asyncio.to_thread(find_daemon_id, postgres_url, 0)
         mail = one.daemon.storage.mailbox  # type: ignore[attr-defined]
-        heard: list[bytes] = []
-        mail.on_message("test", lambda _sender, body: heard.append(body))
+        received: list[bytes] = []
+        mail.on_message("test", lambda _sender, body: received.append(body))
         await asyncio.to_thread(
-            insert_letters, postgres_url, there, [("ask x", b""), ("test", b"good")]
+            insert_messages, postgres_url, recipient, [("ask x", b""), ("test", b"good")]
         )
         async with asyncio.timeout(3):
-            while not heard:
+            while not received:
                 await asyncio.sleep(0.01)
 
 
-async def answer_letters_as(url: str, somebody: UUID, word: str, body: bytes) -> None:
-    """What comes for `somebody` is answered like that, whatever it is."""
+async def answer_messages_as(url: str, impostor: UUID, word: str, body: bytes) -> None:
+    """Answer all messages for `impostor` with the same body."""
     while True:
         take = "DELETE FROM mail WHERE recipient = $1 RETURNING sender, kind"
-        for row in await asyncio.to_thread(execute_sql, url, take, values=(somebody,)):
+        for row in await asyncio.to_thread(execute_sql, url, take, values=(impostor,)):
             number = row["kind"].split(" ")[1]
             await asyncio.to_thread(
-                insert_letters, url, row["sender"], [(f"{word} {number}", body)]
+                insert_messages, url, row["sender"], [(f"{word} {number}", body)]
             )
         await asyncio.sleep(0.2)
 
@@ -247,12 +247,12 @@ ON CONFLICT (key) DO UPDATE SET owner = $1, expires_at = clock_timestamp() + int
 async def test_a_daemon_that_answers_nonsense_is_a_clear_error(
     tmp_path: Path, postgres_url: str, word: str, body: bytes
 ) -> None:
-    somebody = uuid4()
+    impostor = uuid4()
     async with run_daemons(tmp_path, postgres_url, 1) as (one,), one.client() as client:
         await client.send("crab", "hello")
         for statement in (IMPOSTOR, TURN):
-            await asyncio.to_thread(execute_sql, postgres_url, statement, values=(somebody,))
-        answering = asyncio.ensure_future(answer_letters_as(postgres_url, somebody, word, body))
+            await asyncio.to_thread(execute_sql, postgres_url, statement, values=(impostor,))
+        answering = asyncio.ensure_future(answer_messages_as(postgres_url, impostor, word, body))
         try:
             requests: list[Awaitable[Any]] = [
                 client.kill("crab"),
@@ -274,14 +274,14 @@ async def get_error_code(request: Awaitable[Any]) -> int:
 
 
 @pytest.mark.timeout(120)
-async def test_a_count_that_is_none_hides_no_other_conversation(
+async def test_an_invalid_count_does_not_hide_other_conversations(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "DATABASE", postgres_url)
+    monkeypatch.setattr(in_process_daemon, "DATABASE", postgres_url)
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         for sender in ("one", "two"):
             await client.send("crab", "hello", sender=sender)
         spoil = "UPDATE conversations SET message_count = -1 WHERE sender = 'one'"
         await asyncio.to_thread(execute_sql, postgres_url, spoil)
         listed = await client.list_conversations()
-        assert "two" in [one.sender for one in listed.conversations]
+        assert "two" in [row.sender for row in listed.conversations]

@@ -1,5 +1,5 @@
-"""A device that has the keys and means no good: what it says, sealed as it should be, is read or
-passed over, and the next device is served as if nothing had been."""
+"""A hostile device that has the keys: its correctly sealed messages are read or skipped, and other
+devices are not affected."""
 
 import json
 import random
@@ -34,19 +34,19 @@ BODIES: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_any_body_is_read_or_passed_over() -> None:
+def test_any_body_is_read_or_skipped() -> None:
     rng = random.Random(20261116)
-    read = 0
+    decoded = 0
     for number in range(20_000):
         data = corrupt_json(rng, rng.choice(BODIES))
         try:
-            read += decode_body(data) is not None
+            decoded += decode_body(data) is not None
         except Exception as error:
             raise AssertionError(f"number {number}: {error!r} of {data!r}") from error
-    assert read > 500
+    assert decoded > 500
 
 
-def test_a_body_cut_or_spoilt_anywhere_is_too() -> None:
+def test_any_damaged_body_is_read_or_skipped() -> None:
     rng = random.Random(7)
     for number in range(5000):
         data = corrupt_bytes(rng, json.dumps(rng.choice(BODIES)).encode())
@@ -57,7 +57,7 @@ def test_a_body_cut_or_spoilt_anywhere_is_too() -> None:
 
 
 @pytest.mark.one_loop
-async def test_a_device_that_talks_nonsense_silences_nobody(tmp_path: Path) -> None:
+async def test_a_device_that_sends_nonsense_does_not_block_others(tmp_path: Path) -> None:
     rng = random.Random(3)
     async with open_world(tmp_path) as w:
         session = await w.phone.wait_for_session()
@@ -66,15 +66,15 @@ async def test_a_device_that_talks_nonsense_silences_nobody(tmp_path: Path) -> N
             await w.phone.send_body(session, make_sealable(body), f"odd-{number}")
         await w.phone.send_text(session, "!say still here")
         envelopes = await w.phone.wait_for_envelopes(
-            session, lambda found: "still here" in list_texts(found)
+            session, lambda received: "still here" in list_texts(received)
         )
         assert set(list_turn_statuses(envelopes)) <= {"completed", "failed", "cancelled"}
     outside = {path.name for path in tmp_path.parent.iterdir()} - {tmp_path.name}
-    assert not any(name in outside for name in ("x", "y")), "no name of a file leads anywhere"
+    assert not any(name in outside for name in ("x", "y")), "file names do not lead outside"
 
 
 def make_sealable(body: Any) -> Any:
-    """As any device can write it: what JSON has no form for is not for it to send."""
+    """Replace what JSON cannot encode, because a device cannot send it."""
     return msgspec.json.decode(
         json.dumps(body).encode().decode("ascii").replace("\\ud800", "?").encode()
     )

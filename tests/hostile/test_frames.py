@@ -1,5 +1,5 @@
-"""Frames of somebody who knows the protocol, against a whole daemon: each is answered as it must
-be, none is a surprise to it, and nobody else notices."""
+"""Hostile frames against a whole daemon: each gets the right kind of answer, none causes an
+internal error, and other clients are not delayed."""
 
 import asyncio
 import logging
@@ -20,19 +20,19 @@ pytestmark = pytest.mark.one_loop
 log = logging.getLogger(__name__)
 
 SEED = 20261116
-# Between the two halves of an attack, what conversations and memories that go on may add, in bytes
-# and in objects. A leak of one object every fifth frame of half a million is more.
+# Growth allowed between the halves of an attack, in bytes and in objects, because conversations and
+# memories grow. A leak of one object per five frames would exceed it in half a million frames.
 GROWTH = 6 << 20, 50_000
-# All but a few fields are short: what a connection brings along is what it may cost. The C library
-# keeps for each thread what that once needed.
+# Most fields are short, so memory per connection is small. The C library keeps freed memory per
+# thread.
 PEAK = 160 << 20
 ATTACKERS = 4
 BATCH = 100
-CODES = {400, 404, 410, 413, 500, 501, 503}
-# Of a failure that nobody foresaw.
+CODES = {400, 404, 409, 410, 413, 500, 501, 503}
+# Start of the message for an unexpected exception.
 INTERNAL_ERROR = "internal error ("
 
-NumberedFrame = tuple[int, bytes, ReplyShape | None]  # its number, and what must come of it
+NumberedFrame = tuple[int, bytes, ReplyShape | None]  # number, bytes, and the expected answer
 
 
 def generate_frames(seed: int, count: int) -> Iterator[NumberedFrame]:
@@ -50,11 +50,11 @@ def runs_beside(frame: NumberedFrame) -> bool:
 
 
 class FrameAttack:
-    """What was sent, and what was answered. A failure has the seed and the bytes in it."""
+    """Sends frames and counts the answers. Failures name the seed and the bytes."""
 
-    def __init__(self, fired_at: AttackedDaemon, seed: int, count: int) -> None:
+    def __init__(self, attacked: AttackedDaemon, seed: int, count: int) -> None:
         self.answers: Counter[str] = Counter()
-        self._fired_at = fired_at
+        self._fired_at = attacked
         self._seed = seed
         self._frames = generate_frames(seed, count)
 
@@ -67,14 +67,13 @@ class FrameAttack:
         peer = await self._fired_at.peer()
         try:
             while batch := list(islice(self._frames, BATCH)):
-                asked = [frame for frame in batch if frame[2] is not ReplyShape.FEED]
-                # Short ones are answered in order. Long ones run beside them, so each is waited
-                # for.
-                short = [frame for frame in asked if not runs_beside(frame)]
+                requests = [frame for frame in batch if frame[2] is not ReplyShape.FEED]
+                # Short requests are answered in order. Concurrent ones are awaited one by one.
+                short = [frame for frame in requests if not runs_beside(frame)]
                 peer.writer.write(b"".join(frame_bytes(data) for _, data, _ in short))
                 for frame in short:
                     await self._expect_answer(peer, frame)
-                for frame in (frame for frame in asked if runs_beside(frame)):
+                for frame in (frame for frame in requests if runs_beside(frame)):
                     peer.writer.write(frame_bytes(frame[1]))
                     await self._expect_answer(peer, frame)
                 for frame in (frame for frame in batch if frame[2] is ReplyShape.FEED):
@@ -90,28 +89,28 @@ class FrameAttack:
             assert answer is not None, (
                 f"the connection was closed after {self._describe_frame(frame)}"
             )
-            what = answer.WhichOneof("msg")
-            assert what is not None, self._describe_frame(frame)
-            if what == "error":
+            kind = answer.WhichOneof("msg")
+            assert kind is not None, self._describe_frame(frame)
+            if kind == "error":
                 self._check_refusal(answer.error, frame)
             elif shape is ReplyShape.STREAM and answer.stream.WhichOneof("event") != "end":
                 continue
             else:
                 assert shape is not None, f"{answer} to {self._describe_frame(frame)}"
-                self.answers[what] += 1
+                self.answers[kind] += 1
             return
 
     def _check_refusal(self, error: wire.ErrorMsg, frame: NumberedFrame) -> None:
-        told = f"{error.code} {error.message!r} to {self._describe_frame(frame)}"
-        assert error.code in CODES, told
-        assert frame[2] is not None or error.code == 400, told
-        assert error.message.strip(), told
-        assert len(error.message) < 1000, told
-        assert INTERNAL_ERROR not in error.message, told
+        description = f"{error.code} {error.message!r} to {self._describe_frame(frame)}"
+        assert error.code in CODES, description
+        assert frame[2] is not None or error.code == 400, description
+        assert error.message.strip(), description
+        assert len(error.message) < 1000, description
+        assert INTERNAL_ERROR not in error.message, description
         self.answers[str(error.code)] += 1
 
     async def _subscribe(self, frame: NumberedFrame) -> None:
-        """What never ends is left after it has begun."""
+        """Start a feed and disconnect, because a feed never ends."""
         peer = await self._fired_at.peer()
         peer.writer.write(frame_bytes(frame[1]))
         await peer.writer.drain()
@@ -123,31 +122,31 @@ class FrameAttack:
 
 
 async def attack_daemon(tmp_path: Path, seed: int, count: int) -> None:
-    async with attack_target(tmp_path) as fired_at:
-        # So that all it needs is loaded, and most that it may keep is there.
-        await FrameAttack(fired_at, seed ^ 1, max(2000, count // 10)).run()
-        before = len(fired_at.memory_samples)
-        async with fired_at.ping_beside() as watch:
-            attack = FrameAttack(fired_at, seed, count)
+    async with attack_target(tmp_path) as attacked:
+        # A first attack loads all modules and fills the caches.
+        await FrameAttack(attacked, seed ^ 1, max(2000, count // 10)).run()
+        before = len(attacked.memory_samples)
+        async with attacked.ping_beside() as monitor:
+            attack = FrameAttack(attacked, seed, count)
             await attack.run()
-        size, objects = map(measure_growth, zip(*fired_at.memory_samples[before:], strict=True))
+        size, objects = map(measure_growth, zip(*attacked.memory_samples[before:], strict=True))
         sizes = (
-            f"{size >> 10} KiB and {objects} objects more, {fired_at.peak_bytes >> 20} MiB at most"
+            f"{size >> 10} KiB and {objects} objects more, {attacked.peak_bytes >> 20} MiB at most"
         )
-        log.info("%d frames, %s, %s, %s", count, watch, sizes, attack.answers)
+        log.info("%d frames, %s, %s, %s", count, monitor, sizes, attack.answers)
         assert sum(attack.answers.values()) == count
-        assert len(attack.answers) > 20, "they reached all there is to ask"
+        assert len(attack.answers) > 20, "the frames reach all kinds of requests"
         assert (size < GROWTH[0], objects < GROWTH[1]) == (True, True), f"seed {seed}: {sizes}"
-        assert fired_at.peak_bytes < PEAK
-        watch.check()
-        async with fired_at.client() as client:  # of the agents there were, all may be changed
+        assert attacked.peak_bytes < PEAK
+        monitor.check()
+        async with attacked.client() as client:  # all other agents may have been changed
             await client.create_agent("afterwards", "p")
             assert (await client.send("afterwards", "hello")).content
 
 
 @pytest.mark.req("bounds.fuzz")
 @pytest.mark.clock
-async def test_frames_of_one_who_knows_the_protocol_surprise_nobody(tmp_path: Path) -> None:
+async def test_hostile_frames_cause_no_internal_errors_and_no_delays(tmp_path: Path) -> None:
     await attack_daemon(tmp_path, SEED, 8_000)
 
 
@@ -155,5 +154,7 @@ async def test_frames_of_one_who_knows_the_protocol_surprise_nobody(tmp_path: Pa
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.clock
-async def test_a_million_of_them_do_not_either(tmp_path: Path, seed: int) -> None:
+async def test_a_million_hostile_frames_cause_no_internal_errors_and_no_delays(
+    tmp_path: Path, seed: int
+) -> None:
     await attack_daemon(tmp_path, seed, 520_000)

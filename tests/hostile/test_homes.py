@@ -1,5 +1,5 @@
-"""A home in which every file is somebody else's work: the daemon starts, says what it cannot use,
-and answers every question about the rest."""
+"""A home with corrupt files of every kind: the daemon starts, reports what it cannot use, and
+answers all requests about the rest."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ name: tides
 description: "When the tide comes"
 license: MIT
 metadata:
-  author: somebody
+  author: a-person
   version: "1.0"
 allowed-tools: bash read
 ---
@@ -78,9 +78,9 @@ target_agent = "owl"
 
 
 def make_records(pair: Pair) -> list[bytes]:
-    """A conversation in which everything happened."""
+    """The records of a conversation, of every kind."""
     call = ToolCall("call_1", "bash", '{"command": "ls"}')
-    said: list[Record] = [
+    records: list[Record] = [
         MetaRecord(agent=pair.agent, created_by=pair.sender, created_at=AT, title="t"),
         MessageRecord(0, AT, Message("user", "high tide")),
         EventRecord("model", AT, "run", {"usage": {"total": 3}}),
@@ -91,31 +91,31 @@ def make_records(pair: Pair) -> list[bytes]:
         MessageRecord(4, AT, Message("assistant", "it is low", agent="owl")),
         MetaRecord(message_count=5, updated_at=AT, approved=("bash",)),
     ]
-    return [encode_records([record]) for record in said]
+    return [encode_records([record]) for record in records]
 
 
 def corrupt_log(rng: random.Random, pair: Pair) -> bytes:
     lines = make_records(pair)
     for _ in range(rng.randrange(1, 4)):
-        at = rng.randrange(len(lines))
+        index = rng.randrange(len(lines))
         match rng.randrange(5):
             case 0:
-                lines[at] = corrupt_bytes(rng, lines[at])
+                lines[index] = corrupt_bytes(rng, lines[index])
             case 1:
-                lines.insert(at, lines[rng.randrange(len(lines))])
+                lines.insert(index, lines[rng.randrange(len(lines))])
             case _:
-                lines[at] = corrupt_json(rng, json.loads(make_records(pair)[at % 9])) + b"\n"
+                lines[index] = corrupt_json(rng, json.loads(make_records(pair)[index % 9])) + b"\n"
     return b"".join(lines)
 
 
 def fill_home(home: Path, seed: int, count: int) -> list[Pair]:
-    """So many of each kind of file."""
+    """Fill a home with `count` corrupt logs, and other corrupt files."""
     rng = random.Random(seed)
     for folder in ("sessions", "memory", "skills", "events"):
         (home / folder).mkdir()
     pairs = [Pair(rng.choice(AGENTS), f"s{number}") for number in range(count)]
     for number, pair in enumerate(pairs):
-        name = make_log_name(pair) if number % 4 else f"somebody-{number}"
+        name = make_log_name(pair) if number % 4 else f"stray-{number}"
         (home / "sessions" / f"{name}.jsonl").write_bytes(corrupt_log(rng, pair))
     for number in range(count // 4):
         (home / "agents" / f"odd{number}.toml").write_bytes(corrupt_lines(rng, AGENT))
@@ -133,7 +133,7 @@ def fill_home(home: Path, seed: int, count: int) -> list[Pair]:
 
 
 def add_odd_files(home: Path) -> None:
-    """What is no file where one should be, and names that nobody gives."""
+    """Add directories and links in place of files, and files with impossible names."""
     (home / "sessions" / "folder.jsonl").mkdir()
     (home / "sessions" / "-.jsonl").write_bytes(b"")
     (home / "sessions" / "a\nb\x1b[31m.jsonl").write_bytes(b"{}\n")
@@ -147,13 +147,13 @@ def add_odd_files(home: Path) -> None:
 
 
 class RequestSurvey:
-    """All there is to ask. What is refused is refused in a sentence."""
+    """Sends all kinds of requests. Refusals must be sentences, not internal errors."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self.answers: Counter[str] = Counter()
 
-    async def ask(self, told: str, request: Awaitable[Any]) -> Any:
+    async def ask(self, name: str, request: Awaitable[Any]) -> Any:
         answer, refusal = None, None
         try:
             async with asyncio.timeout(30):
@@ -161,17 +161,17 @@ class RequestSurvey:
         except ServerError as error:
             refusal = error
         if refusal is not None:
-            assert "internal error (" not in refusal.message, f"{told}: {refusal.message}"
-        self.answers[told if refusal is None else f"{told} {refusal.code}"] += 1
+            assert "internal error (" not in refusal.message, f"{name}: {refusal.message}"
+        self.answers[name if refusal is None else f"{name} {refusal.code}"] += 1
         return answer
 
     async def ask_everything(self, pairs: list[Pair]) -> None:
         client = self._client
-        for told in ("get_stats", "list_agents", "list_skills", "list_subscriptions", "list_mcps"):
-            await self.ask(told, getattr(client, told)())
+        for name in ("get_stats", "list_agents", "list_skills", "list_subscriptions", "list_mcps"):
+            await self.ask(name, getattr(client, name)())
         listed = await self.ask("list", client.list_conversations())
-        for one in listed.conversations:
-            await self.ask("history", client.get_conversation_history(one.file_path))
+        for row in listed.conversations:
+            await self.ask("history", client.get_conversation_history(row.file_path))
         for pair in pairs:
             agent, sender = pair
             await self.ask("page", client.list_messages(agent, sender=sender))
@@ -194,20 +194,20 @@ async def check_corrupt_home(tmp_path: Path, seed: int, count: int) -> None:
         child = AttackedDaemon(tmp_path)
         try:
             await child.start()
-            async with child.ping_beside() as watch, child.client() as client:
-                asking = RequestSurvey(client)
-                await asking.ask_everything(pairs)
+            async with child.ping_beside() as monitor, child.client() as client:
+                survey = RequestSurvey(client)
+                await survey.ask_everything(pairs)
         finally:
             await child.kill()
-        log.info("seed %d: %s, %s", seed, watch, asking.answers)
-        assert asking.answers["history"] > count / 2, "most of them can still be read"
-        assert asking.answers["turn"] > count / 20, "and spoken in"
+        log.info("seed %d: %s, %s", seed, monitor, survey.answers)
+        assert survey.answers["history"] > count / 2, "most conversations can still be read"
+        assert survey.answers["turn"] > count / 20, "and continued"
         assert "Traceback" not in child.stderr_text, child.stderr_text[-6000:]
-        watch.check()
+        monitor.check()
 
 
 @pytest.mark.clock
-async def test_a_daemon_lives_with_whatever_is_in_its_home(tmp_path: Path) -> None:
+async def test_a_daemon_works_with_corrupt_files_in_its_home(tmp_path: Path) -> None:
     await check_corrupt_home(tmp_path, 1, 200)
 
 
@@ -215,16 +215,16 @@ async def test_a_daemon_lives_with_whatever_is_in_its_home(tmp_path: Path) -> No
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(2, 22))
 @pytest.mark.clock
-async def test_it_does_in_any_of_them(tmp_path: Path, seed: int) -> None:
+async def test_a_daemon_works_with_any_corrupt_home(tmp_path: Path, seed: int) -> None:
     await check_corrupt_home(tmp_path, seed, 400)
 
 
-async def test_a_copy_of_a_log_does_not_stand_for_it(tmp_path: Path) -> None:
-    """Whoever tidies up what they copied must not lose the conversation itself."""
+async def test_a_copy_of_a_log_is_not_a_conversation(tmp_path: Path) -> None:
+    """Deleting a copy must not delete the conversation itself."""
     async with run_daemon(tmp_path) as daemon, daemon.client() as client:
         await client.send("crab", "hello")
         (path,) = daemon.log_paths
-        for name in ("backup", f"{path.stem}-7", "somebody-else"):
+        for name in ("backup", f"{path.stem}-7", "another-name"):
             path.with_name(f"{name}.jsonl").write_bytes(path.read_bytes())
             for request in (client.get_conversation_history, client.delete_conversation):
                 assert await expect_error_code(request(name)) == 404

@@ -1,8 +1,7 @@
-"""A fuzz of sender isolation: whatever senders ask for, none gets another's secret.
+"""A fuzz test of sender isolation: no sender gets the secret of another one.
 
-Each sender has a secret word, which it says in its conversation and keeps in its folder. Then all
-of them make random calls and requests, which try to get at the words of the others. Notes are not
-part of it.
+Each sender has a secret word in its conversation and in its folder. Then all of them make random
+calls and requests that try to get the words of the others. Notes are not covered.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ ODD = [*("user", "", "*", "%", "..", "/", "delegate:*", "user~x", "tg:", "\x00",
 
 
 class SecretSender:
-    """A sender, and the word that nobody else may see."""
+    """A sender, and a word that no other sender may see."""
 
     def __init__(self, number: int, pick: random.Random) -> None:
         self.sender = pick.choice(KINDS).format(number)
@@ -49,7 +48,7 @@ class SecretSender:
 
 
 class IsolationFuzz:
-    """Random requests of random people against one daemon."""
+    """Random requests of random senders to one daemon."""
 
     def __init__(self, daemon: InProcessDaemon, client: Client, seed: int) -> None:
         self.daemon = daemon
@@ -64,7 +63,7 @@ class IsolationFuzz:
         self.owner.sender = "user"
 
     async def plant_secrets(self) -> None:
-        """Each says its word to every agent, the owner too, and has it in a file."""
+        """All send their words to every agent, the owner too; each sender has it in a file."""
         for person in self.people:
             folder = get_sender_folder(self.daemon.home, person.sender)
             folder.mkdir(parents=True)
@@ -77,15 +76,15 @@ class IsolationFuzz:
             await wait_with_timeout(self.client.send(agent, f"{self.owner.secret} common"))
 
     def other_senders(self, person: SecretSender) -> list[SecretSender]:
-        return [one for one in [*self.people, self.owner] if one is not person]
+        return [other for other in [*self.people, self.owner] if other is not person]
 
-    # ── What a model may try ────────────────────────────────────────────────────────────────
+    # ── Tool calls of a model ───────────────────────────────────────────────────────────────
 
     def make_call(self, person: SecretSender, depth: int = 0) -> tuple[str, dict[str, Any]]:
         victim = self.pick.choice(self.other_senders(person))
         match self.pick.randrange(8 if depth < 2 else 6):
             case 0 | 1:
-                # Not the word itself: a query of one's own is shown to oneself.
+                # Not the word itself, because a sender sees its own query.
                 return "search_sessions", self.pick_options(
                     {"query": self.pick.choice(["common", "secret", "heard", victim.sender])},
                     sender=self.pick.choice([victim.sender, *ODD]),
@@ -132,7 +131,7 @@ class IsolationFuzz:
     def pick_options(self, needed: dict[str, Any], **optional: Any) -> dict[str, Any]:
         return needed | {key: v for key, v in optional.items() if self.pick.random() < 0.5}
 
-    # ── What a gateway may ask for in a sender's name ───────────────────────────────────────
+    # ── Requests of a gateway for a sender ──────────────────────────────────────────────────
 
     async def step(self) -> None:
         person = self.pick.choice(self.people)
@@ -149,21 +148,21 @@ class IsolationFuzz:
                     mode=self.pick.choice(["auto", "plan", "accept-edits"]),
                     origin=person.sender,
                 )
-                found = [str(event) for event in await self.collect(agent, script, options)]
+                texts = [str(event) for event in await self.collect(agent, script, options)]
             case 3:
                 query = self.pick.choice(["common", "secret", "heard"])
                 reply: Any = await wait_with_timeout(
                     self.client.search_sessions(query, sender=person.sender, limit=50)
                 )
-                found = [str(reply)]
+                texts = [str(reply)]
             case 4:
                 reply = await wait_with_timeout(
                     self.client.list_conversations(sender=person.sender)
                 )
-                handles = [one.file_path for one in reply.conversations]
-                found = [str(reply)]
+                handles = [row.file_path for row in reply.conversations]
+                texts = [str(reply)]
                 for handle in handles:
-                    found.append(
+                    texts.append(
                         str(await wait_with_timeout(self.client.get_conversation_history(handle)))
                     )
             case _:
@@ -173,8 +172,8 @@ class IsolationFuzz:
                 active = await wait_with_timeout(
                     self.client.list_active_conversations("", person.sender)
                 )
-                found = [str(reply), str(active)]
-        self.check(person, "\n".join(found))
+                texts = [str(reply), str(active)]
+        self.check(person, "\n".join(texts))
 
     async def collect(self, agent: str, script: str, options: dict[str, Any]) -> list[Any]:
         stream: AsyncGenerator[Any, None] = self.client.stream(agent, script, **options)
@@ -184,7 +183,7 @@ class IsolationFuzz:
             return []
 
     def check(self, person: SecretSender, text: str) -> None:
-        leaked = [one.sender for one in self.other_senders(person) if one.secret in text]
+        leaked = [other.sender for other in self.other_senders(person) if other.secret in text]
         assert not leaked, f"{person.sender!r} saw the word of {leaked}: {text[:3000]}"
 
 
@@ -197,25 +196,25 @@ async def run_attack(path: Path, seed: int, steps: int) -> None:
         await fuzz.plant_secrets()
         followers: dict[str, FeedFollower] = {}
         async with asyncio.TaskGroup() as group:
-            over = asyncio.Event()
+            is_over = asyncio.Event()
             for person in fuzz.people:
-                group.create_task(follow_sender(daemon, person, followers, over))
+                group.create_task(follow_sender(daemon, person, followers, is_over))
             await wait_until(lambda: len(followers) == len(fuzz.people))
             try:
                 for _ in range(steps):
                     await fuzz.step()
                 await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
             finally:
-                over.set()
+                is_over.set()
         for person in fuzz.people:
             fuzz.check(person, "\n".join(map(str, followers[person.sender].events)))
             folder = get_sender_folder(daemon.home, person.sender)
             text = (folder / "note.txt").read_text()
-            assert person.secret in text, "nobody else took it"
+            assert person.secret in text, "no other sender changed the file"
             page = await client.list_messages("crab", sender=person.sender, limit=500)
             fuzz.check(person, str(page))
-        # No request to a model has the words of two people.
-        words = {one.secret for one in [*fuzz.people, fuzz.owner]}
+        # No request to a model has the words of two senders.
+        words = {person.secret for person in [*fuzz.people, fuzz.owner]}
         for request in daemon.model.requests:
             text = json.dumps(request)
             assert sum(word in text for word in words) <= 1, text[:3000]
@@ -225,17 +224,17 @@ async def follow_sender(
     daemon: InProcessDaemon,
     person: SecretSender,
     followers: dict[str, FeedFollower],
-    over: asyncio.Event,
+    is_over: asyncio.Event,
 ) -> None:
     async with follow_feed(daemon, sender=person.sender, all_kinds=True) as follower:
         followers[person.sender] = follower
-        await over.wait()
+        await is_over.wait()
 
 
 @pytest.mark.req("trust.isolation")
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32))
-async def test_no_sender_gets_the_word_of_another(seed: int) -> None:
+async def test_no_sender_gets_the_secret_of_another(seed: int) -> None:
     with tempfile.TemporaryDirectory() as path:
         await run_attack(Path(path), seed, STEPS)
 
@@ -245,6 +244,6 @@ async def test_no_sender_gets_the_word_of_another(seed: int) -> None:
 @pytest.mark.req("trust.isolation")
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
-async def test_no_sender_gets_the_word_of_another_in_a_long_attack(seed: int) -> None:
+async def test_no_sender_gets_the_secret_of_another_in_a_long_attack(seed: int) -> None:
     with tempfile.TemporaryDirectory() as path:
         await run_attack(Path(path), seed, 10 * STEPS)

@@ -1,4 +1,4 @@
-"""MCP servers that mean no good, beside one that does: it is called as if they were not there."""
+"""Hostile MCP servers do not affect calls to a well-behaved one."""
 
 import asyncio
 import logging
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.one_loop
 NONSENSE = Path(__file__).with_name("nonsense_mcp_server.py")
 DEAF = Path(__file__).with_name("deaf_mcp_server.py")
 LIMITS = McpLimits(mcp_connect_seconds=3, mcp_call_seconds=2)
-# Forty at once have to be loaded first, and twenty flood the host while a good one is called.
+# Forty servers start at once, and twenty flood the host while the good one is called.
 CROWDED_LIMITS = McpLimits(mcp_connect_seconds=12, mcp_call_seconds=5)
 CALLS = 4
-# What is said of a call to a server that does not hear, by how it does not.
+# The errors of calls to a server that does not read, by its mode.
 UNHEARD = {"closed": "it closed its input", "full": "no answer within 2 s"}
 
 
@@ -32,12 +32,12 @@ def make_server(seed: int) -> McpServerConfig:
     return McpServerConfig(f"n{seed}", sys.executable, words, auto_restart=False)
 
 
-async def call_tool(there: McpWorld, name: str, agent: str, answers: Counter[str]) -> None:
-    if name not in there.list_offered(agent):
+async def call_tool(world: McpWorld, name: str, agent: str, answers: Counter[str]) -> None:
+    if name not in world.list_offered(agent):
         answers["gone"] += 1
         return
     try:
-        text = (await there.call(name, agent, text="x")).text
+        text = (await world.call(name, agent, text="x")).text
         answers["answered"] += 1
     except McpCallError as error:
         text = f"refused: {error}"
@@ -45,104 +45,100 @@ async def call_tool(there: McpWorld, name: str, agent: str, answers: Counter[str
     assert len(text) < 2_000_000
 
 
-async def attack_host(there: McpWorld, seeds: list[int], answers: Counter[str]) -> None:
+async def attack_host(world: McpWorld, seeds: list[int], answers: Counter[str]) -> None:
     for seed in seeds:
-        there.declare(make_server(seed), agent=f"a{seed}")
+        world.declare(make_server(seed), agent=f"a{seed}")
     settled = {"connected", "failed"}
-    await there.wait_until(
-        lambda: all(set(there.list_statuses(f"a{seed}")) <= settled for seed in seeds)
+    await world.wait_until(
+        lambda: all(set(world.list_statuses(f"a{seed}")) <= settled for seed in seeds)
     )
     for seed in seeds:
-        answers[there.list_statuses(f"a{seed}")[0]] += 1
-        if there.list_statuses(f"a{seed}") == ["failed"]:
-            error = there.find_error(f"a{seed}")
+        answers[world.list_statuses(f"a{seed}")[0]] += 1
+        if world.list_statuses(f"a{seed}") == ["failed"]:
+            error = world.find_error(f"a{seed}")
             assert 5 < len(error) <= 2000
             assert all(unicodedata.category(c) != "Cc" for c in error), repr(error)
-    offered = [(name, f"a{seed}") for seed in seeds for name in there.list_offered(f"a{seed}")[:3]]
+    offered = [(name, f"a{seed}") for seed in seeds for name in world.list_offered(f"a{seed}")[:3]]
     for _ in range(CALLS):
-        await asyncio.gather(*(call_tool(there, name, agent, answers) for name, agent in offered))
+        await asyncio.gather(*(call_tool(world, name, agent, answers) for name, agent in offered))
     for seed in seeds:
-        there.mcp.release(f"a{seed}")
+        world.mcp.release(f"a{seed}")
 
 
-async def call_beside_attack(there: McpWorld, seeds: list[int]) -> None:
-    """The good one is asked all the time."""
+async def call_beside_attack(world: McpWorld, seeds: list[int]) -> None:
+    """Attack the host while a good server is called continuously."""
     answers: Counter[str] = Counter()
-    await there.connect(build_tiny_server())
-    host = there.mcp.host.pid
+    await world.connect(build_tiny_server())
+    host = world.mcp.host.pid
     assert host is not None
-    siege = asyncio.ensure_future(attack_host(there, seeds, answers))
-    waited = []
-    while not siege.done():
-        begun = time.monotonic()
-        assert await there.call_for_text("echo", text="still here") == "still here"
-        waited.append(time.monotonic() - begun)
+    attack = asyncio.ensure_future(attack_host(world, seeds, answers))
+    durations = []
+    while not attack.done():
+        started_at = time.monotonic()
+        assert await world.call_for_text("echo", text="still here") == "still here"
+        durations.append(time.monotonic() - started_at)
         await asyncio.sleep(0.01)
-    await siege
-    told = f"{len(waited)} calls beside it, longest {max(waited):.3f} s"
-    log.info("%s, %s, %d MiB", answers, told, read_resident_bytes(host) >> 20)
+    await attack
+    summary = f"{len(durations)} calls beside it, longest {max(durations):.3f} s"
+    log.info("%s, %s, %d MiB", answers, summary, read_resident_bytes(host) >> 20)
     assert answers["connected"] >= len(seeds) // 2
     assert answers["answered"] > 0
     assert answers["refused"] > 0
     assert read_resident_bytes(host) < (100 + 5 * len(seeds)) << 20
-    assert there.mcp.host.pid == host, "nobody had to start it again"
-    assert there.list_event_statuses() == ["connecting", "connected"]
+    assert world.mcp.host.pid == host, "it was not restarted"
+    assert world.list_event_statuses() == ["connecting", "connected"]
 
 
 @pytest.mark.req("mcp.deaf")
 @pytest.mark.parametrize("how", ["closed", "full"])
-async def test_a_server_that_does_not_hear_holds_up_its_own_calls_alone(
+async def test_a_server_that_does_not_read_delays_only_its_own_calls(
     tmp_path: Path, how: str
 ) -> None:
-    """Not even what should tell it to stop can be written to it."""
+    """Not even a cancellation can be written to it."""
     deaf = McpServerConfig("deaf", sys.executable, ("-S", str(DEAF), how), auto_restart=False)
-    async with open_world(tmp_path, LIMITS) as there:
-        await there.connect(build_tiny_server())
-        await there.connect(deaf, agent="loud")
-        shouting = asyncio.ensure_future(there.call("shout", "loud", text="x" * 500_000))
+    async with open_world(tmp_path, LIMITS) as world:
+        await world.connect(build_tiny_server())
+        await world.connect(deaf, agent="loud")
+        shouting = asyncio.ensure_future(world.call("shout", "loud", text="x" * 500_000))
         while not shouting.done():
-            assert await there.call_for_text("echo", text="still here") == "still here"
+            assert await world.call_for_text("echo", text="still here") == "still here"
         with pytest.raises(McpCallError, match=UNHEARD[how]):
             await shouting
-        assert await there.call_for_text("echo", text="and on") == "and on"
-        assert there.list_event_statuses() == ["connecting", "connected"], (
-            "nobody had to start it again"
-        )
+        assert await world.call_for_text("echo", text="and on") == "and on"
+        assert world.list_event_statuses() == ["connecting", "connected"], "it was not restarted"
 
 
 @pytest.mark.req("mcp.release.calls")
-async def test_a_call_ends_with_its_server_when_that_is_let_go_of(tmp_path: Path) -> None:
-    async with open_world(tmp_path, LIMITS) as there:
+async def test_a_call_fails_when_its_server_is_released(tmp_path: Path) -> None:
+    async with open_world(tmp_path, LIMITS) as world:
         record = tmp_path / "record"
-        await there.connect(build_tiny_server())
-        await there.connect(build_tiny_server("--record", str(record)), agent="gone")
-        waiting = asyncio.ensure_future(there.call("wait", "gone"))
-        await there.wait_until(lambda: '"wait"' in record.read_text())
-        there.mcp.release("gone")
+        await world.connect(build_tiny_server())
+        await world.connect(build_tiny_server("--record", str(record)), agent="gone")
+        waiting = asyncio.ensure_future(world.call("wait", "gone"))
+        await world.wait_until(lambda: '"wait"' in record.read_text())
+        world.mcp.release("gone")
         with pytest.raises(McpCallError, match="the server is no longer declared"):
             await waiting
-        assert await there.call_for_text("echo", text="and on") == "and on"
-        assert there.list_event_statuses() == ["connecting", "connected"], (
-            "nobody had to start it again"
-        )
+        assert await world.call_for_text("echo", text="and on") == "and on"
+        assert world.list_event_statuses() == ["connecting", "connected"], "it was not restarted"
 
 
 @pytest.mark.clock
-async def test_servers_that_mean_no_good_harm_nobody_but_themselves(tmp_path: Path) -> None:
-    async with open_world(tmp_path, LIMITS) as there:
-        await call_beside_attack(there, list(range(8)))
+async def test_hostile_servers_do_not_affect_others(tmp_path: Path) -> None:
+    async with open_world(tmp_path, LIMITS) as world:
+        await call_beside_attack(world, list(range(8)))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.clock
-async def test_nor_do_hundreds_of_them(tmp_path: Path) -> None:
-    async with open_world(tmp_path, CROWDED_LIMITS) as there:
-        all_of_them: Counter[str] = Counter()
+async def test_hundreds_of_hostile_servers_do_not_affect_others(tmp_path: Path) -> None:
+    async with open_world(tmp_path, CROWDED_LIMITS) as world:
+        total: Counter[str] = Counter()
         for first in range(0, 400, 40):
             answers: Counter[str] = Counter()
-            await attack_host(there, list(range(first, first + 40)), answers)
+            await attack_host(world, list(range(first, first + 40)), answers)
             assert answers["connected"] >= 20
-            all_of_them += answers
-        log.info("%s", all_of_them)
-        await call_beside_attack(there, list(range(400, 440)))
+            total += answers
+        log.info("%s", total)
+        await call_beside_attack(world, list(range(400, 440)))

@@ -1,4 +1,4 @@
-"""As much as a frame holds, in every field: a clear answer, and nobody else waits for it."""
+"""Fields as large as a frame allows: the answers are clear, and other clients do not wait."""
 
 import json
 import logging
@@ -20,15 +20,15 @@ from tests.scripted_server import RawPeer
 log = logging.getLogger(__name__)
 pytestmark = pytest.mark.one_loop
 
-# Room for the envelope around the field, and for what a request needs beside it.
+# Leaves room for the envelope and for the other required fields.
 FRAME_ROOM = MAX_FRAME - 1024
 PART_BYTES = 1024 * 1024
-# One of each kind that is read, kept or shown in a way of its own.
+# One field of each kind that is read, stored or shown in a different way.
 WHOLE_FIELDS = {
     *("SendMsg.content", "GetConversationHistoryMsg.file_path", "CreateAgentMsg.config"),
     *("PublishEventMsg.payload", "MemoryEntry.content", "SearchSessionsMsg.query"),
 }
-# While a request of that size is read, checked, kept and shown to a model.
+# Peak memory while a request of that size is read, checked, stored and sent to a model.
 PEAK = 320 << 20
 BLOCKED = 0.15
 # The model answers these with a word.
@@ -39,40 +39,40 @@ def list_fields() -> Iterator[str]:
     return (f"{name}.{field}" for name, texts in FIELDS.items() for field in texts)
 
 
-async def expect_clean_answer(peer: RawPeer, request: wire.ClientMessage, told: str) -> None:
+async def expect_clean_answer(peer: RawPeer, request: wire.ClientMessage, description: str) -> None:
     answer = await request_answer(peer, request)
     error = answer.error.message or answer.stream.end.error
-    assert "internal error (" not in error, f"{told}: {error[:300]}"
-    assert len(error) < 1000, f"{told}: {error[:1000]}"
+    assert "internal error (" not in error, f"{description}: {error[:300]}"
+    assert len(error) < 1000, f"{description}: {error[:1000]}"
 
 
-async def fill_fields(fired_at: AttackedDaemon, size_of: Callable[[str], int]) -> None:
-    peer = await fired_at.peer()
-    for told in list_fields():
-        name, _, field = told.partition(".")
+async def fill_fields(attacked: AttackedDaemon, size_of: Callable[[str], int]) -> None:
+    peer = await attacked.peer()
+    for field_name in list_fields():
+        name, _, field = field_name.partition(".")
         value = SCRIPT if field == "content" else ""
-        for request in make_requests(name, field, value.ljust(size_of(told), "x")):
+        for request in make_requests(name, field, value.ljust(size_of(field_name), "x")):
             route = request.WhichOneof("msg")
             assert route is not None
             if ROUTES[route].shape is not ReplyShape.FEED:
-                await expect_clean_answer(peer, request, f"{route}: {told}")
+                await expect_clean_answer(peer, request, f"{route}: {field_name}")
     await peer.close()
 
 
 async def check_field_sizes(tmp_path: Path, size_of: Callable[[str], int]) -> None:
-    async with attack_target(tmp_path) as fired_at:
-        async with fired_at.ping_beside() as watch:
-            await fill_fields(fired_at, size_of)
-        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
-        watch.check(BLOCKED)
-        assert fired_at.peak_bytes < PEAK
+    async with attack_target(tmp_path) as attacked:
+        async with attacked.ping_beside() as monitor:
+            await fill_fields(attacked, size_of)
+        log.info("%s, at most %d MiB", monitor, attacked.peak_bytes >> 20)
+        monitor.check(BLOCKED)
+        assert attacked.peak_bytes < PEAK
 
 
 @pytest.mark.slow
 @pytest.mark.clock
 async def test_any_field_can_be_long(tmp_path: Path) -> None:
     await check_field_sizes(
-        tmp_path, lambda told: FRAME_ROOM if told in WHOLE_FIELDS else PART_BYTES
+        tmp_path, lambda name: FRAME_ROOM if name in WHOLE_FIELDS else PART_BYTES
     )
 
 
@@ -80,17 +80,19 @@ async def test_any_field_can_be_long(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.clock
 async def test_any_field_can_be_as_long_as_a_frame(tmp_path: Path) -> None:
-    await check_field_sizes(tmp_path, lambda told: FRAME_ROOM)
+    await check_field_sizes(tmp_path, lambda name: FRAME_ROOM)
 
 
 def make_large_requests() -> Iterator[wire.ClientMessage]:
-    """A great number of small things, and things within things."""
+    """Requests with very many small items, or with deep nesting."""
     note = wire.MemoryEntry(name="n", kind="note", content="c")
     aliases = wire.MemoryEntry(name="n", kind="note", aliases=["a" * 3] * 1_000_000)
     different = wire.MemoryEntry(name="n", kind="note", aliases=map(str, range(300_000)))
     entries = [wire.MemoryEntry(name=str(n), kind="note", content="c") for n in range(50_000)]
-    for given in ([note] * 300_000, [aliases], [different], entries):
-        yield wire.ClientMessage(replace_memory=wire.ReplaceMemoryMsg(agent="crab", entries=given))
+    for entry_list in ([note] * 300_000, [aliases], [different], entries):
+        yield wire.ClientMessage(
+            replace_memory=wire.ReplaceMemoryMsg(agent="crab", entries=entry_list)
+        )
     settings: tuple[Any, ...] = (
         *(
             {"tools": [f"t{n}" for n in range(30_000)]},
@@ -116,72 +118,71 @@ def make_large_requests() -> Iterator[wire.ClientMessage]:
 
 @pytest.mark.slow
 @pytest.mark.clock
-async def test_any_list_can_be_long_and_anything_deep(tmp_path: Path) -> None:
-    async with attack_target(tmp_path) as fired_at:
-        async with fired_at.ping_beside() as watch:
-            peer = await fired_at.peer()
+async def test_lists_can_be_long_and_values_deeply_nested(tmp_path: Path) -> None:
+    async with attack_target(tmp_path) as attacked:
+        async with attacked.ping_beside() as monitor:
+            peer = await attacked.peer()
             for request in make_large_requests():
-                before = len(watch.daemon_times)
-                told = f"{request.WhichOneof('msg')} of {request.ByteSize()} bytes"
-                await expect_clean_answer(peer, request, told)
-                if (most := max(watch.daemon_times[before:], default=0)) > 0.03:
-                    log.info("%s held the loop up for %.0f ms", told, most * 1000)
+                before = len(monitor.daemon_times)
+                description = f"{request.WhichOneof('msg')} of {request.ByteSize()} bytes"
+                await expect_clean_answer(peer, request, description)
+                if (most := max(monitor.daemon_times[before:], default=0)) > 0.03:
+                    log.info("%s held the loop up for %.0f ms", description, most * 1000)
             await peer.close()
-        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
-        watch.check(BLOCKED)
-        assert fired_at.peak_bytes < PEAK
+        log.info("%s, at most %d MiB", monitor, attacked.peak_bytes >> 20)
+        monitor.check(BLOCKED)
+        assert attacked.peak_bytes < PEAK
 
 
 def make_crowded_frames() -> Iterator[bytes]:
-    """Frames of two bytes each, which would be messages of a hundred."""
+    """Frames full of two-byte parts, each of which would become an object of a hundred bytes."""
     entries = encode_field((1, DELIMITED, b"crab")) + b"\x1a\x00" * (FRAME_ROOM // 2)
     yield encode_field((107, DELIMITED, entries))
     yield b"\x0a\x00\x12\x00" * (FRAME_ROOM // 4)  # one request after the other
     yield b"\xf2\x01\x00" * (FRAME_ROOM // 3)
-    yield b"\xc0\x3e\x01" * (FRAME_ROOM // 3)  # a field nobody knows
+    yield b"\xc0\x3e\x01" * (FRAME_ROOM // 3)  # an unknown field
 
 
 @pytest.mark.clock
-async def test_a_frame_of_nothing_but_small_messages_is_not_taken_apart(tmp_path: Path) -> None:
-    async with attack_target(tmp_path) as fired_at:
-        async with fired_at.ping_beside() as watch:
-            peer = await fired_at.peer()
+async def test_a_frame_full_of_tiny_messages_is_refused_without_parsing(tmp_path: Path) -> None:
+    async with attack_target(tmp_path) as attacked:
+        async with attacked.ping_beside() as monitor:
+            peer = await attacked.peer()
             for data in make_crowded_frames():
                 peer.writer.write(frame_bytes(data))
                 assert "too many parts" in await peer.expect_error(413)
-            peer.writer.write(
-                frame_bytes(b"\x0b\x0c" * (FRAME_ROOM // 2))
-            )  # groups, each with its end
+            # Groups, each with its end.
+            peer.writer.write(frame_bytes(b"\x0b\x0c" * (FRAME_ROOM // 2)))
             assert "a group" in await peer.expect_error(400)
             await peer.close()
-        log.info("%s, at most %d MiB", watch, fired_at.peak_bytes >> 20)
-        watch.check(BLOCKED)
-        assert fired_at.peak_bytes < PEAK
+        log.info("%s, at most %d MiB", monitor, attacked.peak_bytes >> 20)
+        monitor.check(BLOCKED)
+        assert attacked.peak_bytes < PEAK
 
 
 @pytest.mark.clock
-async def test_a_frame_past_the_bound_is_told_so_and_others_go_on(tmp_path: Path) -> None:
-    async with attack_target(tmp_path) as fired_at:
-        resident = fired_at.resident_bytes
-        async with fired_at.ping_beside() as watch:
+async def test_a_frame_beyond_the_limit_is_refused_without_affecting_others(tmp_path: Path) -> None:
+    async with attack_target(tmp_path) as attacked:
+        resident = attacked.resident_bytes
+        async with attacked.ping_beside() as monitor:
             for size in (MAX_FRAME + 1, 2**31, 2**32 - 1):
-                peer = await fired_at.peer()
+                peer = await attacked.peer()
                 peer.writer.write(size.to_bytes(4, "big") + bytes(100_000))
                 assert "16777216" in await peer.expect_error(413)
                 await peer.expect_close()
                 await peer.close()
-            peers = [await fired_at.peer() for _ in range(200)]
-            for peer in peers:  # each promises as much as there may be, and brings next to nothing
+            peers = [await attacked.peer() for _ in range(200)]
+            for peer in peers:  # each announces a frame of the maximum size, but sends three bytes
                 peer.writer.write(MAX_FRAME.to_bytes(4, "big") + b"few")
                 await peer.writer.drain()
-            await fired_at.check_answers()
+            await attacked.check_answers()
             for peer in peers:
                 await peer.close()
-        watch.check()
-        assert fired_at.resident_bytes - resident < 32 << 20
+        monitor.check()
+        assert attacked.resident_bytes - resident < 32 << 20
 
 
-def test_counting_the_parts_of_a_frame_ends_whatever_is_in_it() -> None:
+def test_counting_the_parts_of_a_frame_always_ends() -> None:
     rng = random.Random(13)
     whole = wire.ClientMessage(send=wire.SendMsg(agent="crab", content="x" * (2 * PART_BYTES)))
     data = whole.SerializeToString()

@@ -1,7 +1,7 @@
-"""Paths where none belong: in every field of every request, and in every setting of an agent.
+"""Paths in every field of every request, and in every setting of an agent.
 
-A field that is new on the wire has no line here, and the first test says so: whoever adds one says
-what it may name, and it is tried with the others.
+FIELDS says for each text field what it may name. The first test fails for a new field until it is
+added there; then the other tests try paths in it too.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.one_loop
 class FieldMeaning(Enum):
     """What a field may name."""
 
-    AGENT = "an agent: what could leave a directory is refused, or nobody's name"
-    HANDLE = "a conversation, by a handle of ours: anything else is refused"
-    DIRECTORY = "a directory that is there: absolute, and nothing is done to it"
-    PART = "somebody: part of a file's name, in letters and digits"
-    WORDS = "nothing: it is said, kept or compared"
+    AGENT = "an agent: a name that could leave a directory is refused or unknown"
+    HANDLE = "a conversation, by our handle: anything else is refused"
+    DIRECTORY = "an existing directory: absolute, and not changed"
+    PART = "a sender: part of a file's name, in letters and digits"
+    WORDS = "nothing: it is sent, stored or compared"
     SETTINGS = "settings as JSON, each with a line of its own below"
 
 
@@ -95,8 +95,8 @@ FIELDS = {
     "UpdateAgentMsg": {"name": AGENT, "config": SETTINGS, "prompt": WORDS},
     "UpsertMcpMsg": {"config": SETTINGS, "agent": AGENT},
 }
-# Of an agent's settings and its servers': whether a path in them is tried here. The others are what
-# a person wants done, on the machine that is theirs: programs, addresses, directories.
+# The settings of an agent in which paths are tried, with their shape. The settings of its servers
+# name programs, addresses and directories on purpose.
 TRIED_SETTINGS = {
     **dict.fromkeys(("description", "model", "prompt", "tool_choice"), "{}"),
     **dict.fromkeys(("tools", "skills", "approve"), "[{}]"),
@@ -106,7 +106,7 @@ TRIED_SETTINGS = {
     "hooks": '{{"skill": {}}}',
 }
 SERVER_SETTINGS = {"name", "command", "args", "env", "url", "auth", "auto_restart", "idle_timeout"}
-# What a request needs beside the field that is tried.
+# Other fields that requests require.
 REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "agent": {"agent": "crab"},
     "content": {"content": "hello"},
@@ -122,79 +122,85 @@ REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-def collect_messages(descriptor: Descriptor, found: dict[str, Descriptor]) -> dict[str, Descriptor]:
-    """All that a request can hold, by name."""
-    if descriptor.name not in found:
-        found[descriptor.name] = descriptor
+def collect_messages(
+    descriptor: Descriptor, messages: dict[str, Descriptor]
+) -> dict[str, Descriptor]:
+    """All messages that a request can contain, by name."""
+    if descriptor.name not in messages:
+        messages[descriptor.name] = descriptor
         for field in descriptor.fields:
             if field.message_type is not None:
-                collect_messages(field.message_type, found)
-    return found
+                collect_messages(field.message_type, messages)
+    return messages
 
 
 def is_text(field: FieldDescriptor) -> bool:
     return field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 
-def test_every_text_that_can_be_sent_has_a_line_that_says_what_it_may_name() -> None:
-    there = collect_messages(wire.ClientMessage.DESCRIPTOR, {})
-    wanted = {
+def test_fields_has_every_text_field_of_every_request() -> None:
+    messages = collect_messages(wire.ClientMessage.DESCRIPTOR, {})
+    text_fields = {
         name: {field.name for field in descriptor.fields if is_text(field)}
-        for name, descriptor in there.items()
+        for name, descriptor in messages.items()
     }
     assert {name: set(fields) for name, fields in FIELDS.items()} == {
-        name: fields for name, fields in wanted.items() if fields
+        name: fields for name, fields in text_fields.items() if fields
     }
     assert set(TRIED_SETTINGS) == set(AGENT_KEYS)
     assert set(SERVER_KEYS) == SERVER_SETTINGS
 
 
 def list_paths(around: Path) -> list[str]:
-    """Ways to what lies beside the home, from its directories and from the root."""
-    there = [str(around / "secret" / "key"), str(around / "secret"), str(around / "beside" / "key")]
+    """Paths to files beside the home, relative to its directories and absolute."""
+    absolute_paths = [
+        str(around / "secret" / "key"),
+        str(around / "secret"),
+        str(around / "beside" / "key"),
+    ]
     ups = ["../" * depth + "secret/key" for depth in range(1, 6)]
-    return [*PATHS, *there, *(f"file://{path}" for path in there), *ups]
+    return [*PATHS, *absolute_paths, *(f"file://{path}" for path in absolute_paths), *ups]
 
 
 def can_leave_directory(path: str) -> bool:
-    """Whether it could, joined to a directory, lead out of it."""
+    """Whether the path, joined to a directory, could lead out of it."""
     return any(character in path for character in "/\\\0") or path in (".", "..")
 
 
 def make_requests(name: str, field: str, value: str) -> Iterator[wire.ClientMessage]:
-    """Each request that has the field, with that in it and all else in order."""
+    """Each request that has the field, with this value and valid other fields."""
     for route in ROUTES:
-        place = wire.ClientMessage.DESCRIPTOR.fields_by_name[route]
-        if place.message_type is None:
+        route_field = wire.ClientMessage.DESCRIPTOR.fields_by_name[route]
+        if route_field.message_type is None:
             if (name, field) == ("ClientMessage", route):
                 yield wrap_request(route, value.encode())
             continue
-        given = fill_message(place.message_type, name, field, value)
-        if given is not None:
-            yield wrap_request(route, given)
+        body = fill_message(route_field.message_type, name, field, value)
+        if body is not None:
+            yield wrap_request(route, body)
 
 
-def wrap_request(route: str, given: Any) -> wire.ClientMessage:
-    fields = {route: given}
+def wrap_request(route: str, body: Any) -> wire.ClientMessage:
+    fields = {route: body}
     return wire.ClientMessage(**fields)
 
 
 def fill_message(descriptor: Descriptor, name: str, field: str, value: str) -> Message | None:
     kind: Any = getattr(wire, descriptor.name)
-    there = set(descriptor.fields_by_name)
+    field_names = set(descriptor.fields_by_name)
     needed = {
-        key: given
-        for each in there & set(REQUIRED_FIELDS)
-        for key, given in REQUIRED_FIELDS[each].items()
+        key: required
+        for name_ in field_names & set(REQUIRED_FIELDS)
+        for key, required in REQUIRED_FIELDS[name_].items()
     }
     if descriptor.name == name:
         message: Message = kind(**{**needed, field: value})
         return message
-    if name == "MemoryEntry" and "entries" in there:
-        given: Any = [value] if field == "aliases" else value
-        entry = {"name": "n", "kind": "note", field: given}
-        found: Message = kind(**{**needed, "entries": [wire.MemoryEntry(**entry)]})
-        return found
+    if name == "MemoryEntry" and "entries" in field_names:
+        entry_value: Any = [value] if field == "aliases" else value
+        entry = {"name": "n", "kind": "note", field: entry_value}
+        replacement: Message = kind(**{**needed, "entries": [wire.MemoryEntry(**entry)]})
+        return replacement
     return None
 
 
@@ -208,15 +214,15 @@ async def request_answer(peer: RawPeer, request: wire.ClientMessage) -> wire.Ser
 
 
 class PathAttempts:
-    def __init__(self, fired_at: AttackedDaemon) -> None:
-        self._fired_at = fired_at
+    def __init__(self, attacked: AttackedDaemon) -> None:
+        self._fired_at = attacked
         self.count = 0
 
     async def try_all(self) -> None:
         peer = await self._fired_at.peer()
         for name, fields in FIELDS.items():
-            for field, may in fields.items():
-                if may is not SETTINGS:
+            for field, meaning in fields.items():
+                if meaning is not SETTINGS:
                     for path in list_paths(self._fired_at.around):
                         await self._try(peer, name, field, path)
         await peer.close()
@@ -238,28 +244,32 @@ class PathAttempts:
         await peer.writer.drain()
         await peer.close()
 
-    def _check(self, may: FieldMeaning, path: str, answer: wire.ServerMessage, told: str) -> None:
-        assert b"canary" not in answer.SerializeToString(), told
-        assert "internal error (" not in answer.error.message, f"{told}: {answer.error.message}"
-        if may is HANDLE or (may is AGENT and can_leave_directory(path)):
+    def _check(
+        self, meaning: FieldMeaning, path: str, answer: wire.ServerMessage, description: str
+    ) -> None:
+        assert b"canary" not in answer.SerializeToString(), description
+        assert "internal error (" not in answer.error.message, (
+            f"{description}: {answer.error.message}"
+        )
+        if meaning is HANDLE or (meaning is AGENT and can_leave_directory(path)):
             error = answer.error.code or (400 if answer.stream.end.error else 0)
-            assert error in (400, 404), f"{told}: {answer}"
-        if may is DIRECTORY and not (path.startswith("/") and os.path.isdir(path)):  # noqa: PTH112
-            assert answer.error.code == 400, f"{told}: {answer}"
+            assert error in (400, 404), f"{description}: {answer}"
+        if meaning is DIRECTORY and not (path.startswith("/") and os.path.isdir(path)):  # noqa: PTH112
+            assert answer.error.code == 400, f"{description}: {answer}"
 
 
 @pytest.mark.clock
 async def test_no_field_leads_out_of_the_home(tmp_path: Path) -> None:
-    async with attack_target(tmp_path) as fired_at, fired_at.ping_beside() as watch:
-        trying = PathAttempts(fired_at)
-        await trying.try_all()
-        assert trying.count > 2500
-        watch.check()
-    check_home_layout(fired_at.home)
+    async with attack_target(tmp_path) as attacked, attacked.ping_beside() as monitor:
+        attempts = PathAttempts(attacked)
+        await attempts.try_all()
+        assert attempts.count > 2500
+        monitor.check()
+    check_home_layout(attacked.home)
 
 
 def check_home_layout(home: Path) -> None:
-    """What there is now is where such things are, and as they are called."""
+    """Check that the home has only the expected directories and files."""
     for folder, endings in (("agents", {".toml"}), ("sessions", {".jsonl"})):
         for path in (home / folder).iterdir():
             assert path.is_file(), path
@@ -271,34 +281,34 @@ def check_home_layout(home: Path) -> None:
 
 @pytest.mark.parametrize("way", ["created", "edited"])
 @pytest.mark.clock
-async def test_no_setting_of_an_agent_leads_there_either(tmp_path: Path, way: str) -> None:
-    """Sent by a client, or in a file that somebody hands on; and the agent is talked to."""
+async def test_no_setting_of_an_agent_leads_out_of_the_home(tmp_path: Path, way: str) -> None:
+    """Sent by a client, or in an edited file; and then the agent gets a message."""
     async with (
-        attack_target(tmp_path) as fired_at,
-        fired_at.ping_beside() as watch,
-        fired_at.client() as client,
+        attack_target(tmp_path) as attacked,
+        attacked.ping_beside() as monitor,
+        attacked.client() as client,
     ):
-        peer = await fired_at.peer()
+        peer = await attacked.peer()
         for key, shape in TRIED_SETTINGS.items():
-            for number, path in enumerate(list_paths(fired_at.around)):
+            for number, path in enumerate(list_paths(attacked.around)):
                 text = shape.format(json.dumps(path))
                 if way == "created":
                     config = f"{{{json.dumps(key)}: {text}}}"
-                    given = wire.UpdateAgentMsg(name="twin", config=config, prompt="p")
-                    answer = await request_answer(peer, wire.ClientMessage(update_agent=given))
+                    update = wire.UpdateAgentMsg(name="twin", config=config, prompt="p")
+                    answer = await request_answer(peer, wire.ClientMessage(update_agent=update))
                     assert answer.error.code in (0, 400), f"{key} = {path!r}: {answer}"
                 elif number % 8 == 0:
                     lines = f"{key} = {text.replace(': ', ' = ')}\n"
-                    file = fired_at.home / "agents" / "twin.toml"
+                    file = attacked.home / "agents" / "twin.toml"
                     file.write_text(lines if key == "prompt" else f'prompt = "p"\n{lines}')
                     await client.reload()
                 else:
                     continue
                 if number % 8 == 0:
-                    said = wire.SendMsg(agent="twin", content=f"/{path} hello", sender=key)
-                    answer = await request_answer(peer, wire.ClientMessage(send=said))
+                    message = wire.SendMsg(agent="twin", content=f"/{path} hello", sender=key)
+                    answer = await request_answer(peer, wire.ClientMessage(send=message))
                     assert b"canary" not in answer.SerializeToString(), f"{key} = {path!r}"
                     assert "internal error (" not in answer.error.message, f"{key} = {path!r}"
         await peer.close()
-        watch.check()
-    check_home_layout(fired_at.home)
+        monitor.check()
+    check_home_layout(attacked.home)

@@ -1,4 +1,4 @@
-"""Texts that people write and others may have written: each is used, or refused in a sentence."""
+"""Corrupt configuration files of all kinds: each is used, or refused in a sentence."""
 
 import random
 import tomllib
@@ -66,9 +66,9 @@ def read_config(data: bytes) -> None:
 
 
 def read_crons(data: bytes) -> None:
-    found = parse_crons_file(data.decode())
-    if found.mistakes:
-        raise ConfigError("; ".join(str(mistake.text)[:200] for mistake in found.mistakes[:3]))
+    crons = parse_crons_file(data.decode())
+    if crons.mistakes:
+        raise ConfigError("; ".join(str(mistake.text)[:200] for mistake in crons.mistakes[:3]))
 
 
 READERS: dict[str, tuple[str, Callable[[bytes], object]]] = {
@@ -78,7 +78,7 @@ READERS: dict[str, tuple[str, Callable[[bytes], object]]] = {
     "skill": (SKILL, parse_skill),
     "crons": (CRONS, read_crons),
 }
-# How each says no; what is no TOML at all is told by whoever opens the file.
+# The errors of the readers; ValueError for invalid TOML, which the caller reports.
 REFUSALS = (ConfigError, ProviderSettingsError, AgentError, SkillError, ValueError)
 
 

@@ -1,4 +1,4 @@
-"""Senders that are not the owner, driving a model that tries everything: files, shell, names.
+"""Senders that are not the owner, with a model that tries files, shell and names.
 
 The model is scripted, so each test says exactly which calls a hostile prompt would make.
 """
@@ -26,7 +26,7 @@ from tests.daemon.in_process_daemon import (
     wait_with_timeout,
 )
 
-# Words that stand in closed files and nowhere else.
+# Words that are only in closed files.
 SECRETS = {
     "config.toml": "word-of-the-config",
     "agents/crab.toml": "word-of-the-agent-file",
@@ -47,7 +47,7 @@ STRANGERS = ["tg:666", "event:x", "cron"]
 
 @asynccontextmanager
 async def open_hostile_home(path: Path, config: str = CONFIG) -> AsyncIterator[InProcessDaemon]:
-    """A daemon whose closed files hold the secret words, and whose owner has said one."""
+    """A daemon with the secret words in closed files and in the owner's conversation."""
     config = f"# {SECRETS['config.toml']}\n{config}"
     async with run_daemon(path, hooks={}, agents=AGENTS, config=config) as daemon:
         for name, word in SECRETS.items():
@@ -61,7 +61,7 @@ async def open_hostile_home(path: Path, config: str = CONFIG) -> AsyncIterator[I
 
 
 def list_closed_paths(daemon: InProcessDaemon) -> list[str]:
-    """What no stranger may open, by every name we could think of."""
+    """Files that no stranger may open, by many different paths."""
     (log,) = daemon.log_paths
     files = [*(daemon.home / name for name in SECRETS), log]
     system = [
@@ -79,19 +79,19 @@ def list_closed_paths(daemon: InProcessDaemon) -> list[str]:
 
 
 def plant_links(daemon: InProcessDaemon, folder: Path) -> list[str]:
-    """Second names of closed files in a sender's folder: of files, of folders, of links."""
+    """Create links to closed files in a sender's folder: to files, directories and links."""
     folder.mkdir(parents=True, exist_ok=True)
-    made: list[str] = []
+    links: list[str] = []
     (log,) = daemon.log_paths
     for number, target in enumerate([*(daemon.home / name for name in SECRETS), log]):
         (folder / f"soft{number}").symlink_to(target)
         (folder / f"relative{number}").symlink_to(os.path.relpath(target, folder))
         (folder / f"hard{number}").hardlink_to(target)
-        made += [f"soft{number}", f"relative{number}", str(folder / f"hard{number}")]
+        links += [f"soft{number}", f"relative{number}", str(folder / f"hard{number}")]
     (folder / "home").symlink_to(daemon.home)
     (folder / "again").symlink_to(folder / "soft0")
     (folder / "process").symlink_to("/proc/self")
-    return [*made, "home/config.toml", "again", "process/environ"]
+    return [*links, "home/config.toml", "again", "process/environ"]
 
 
 def make_attempts(paths: Sequence[str]) -> list[ToolCalls]:
@@ -109,7 +109,7 @@ def read_secret_files(daemon: InProcessDaemon) -> dict[str, bytes]:
 def find_leaks(
     daemon: InProcessDaemon, follower: FeedFollower, sender: str, more: str = ""
 ) -> list[str]:
-    """Secret words in what the model was shown, what was streamed, and the sender's log."""
+    """Secret words in requests to the model, in the stream, and in the sender's log."""
     logs = [path.read_text() for path in daemon.log_paths if json.dumps(sender) in path.read_text()]
     assert logs, "the sender has a conversation"
     requests = [
@@ -141,12 +141,12 @@ async def test_a_stranger_opens_no_file_of_the_home_or_the_system(
         for result in results:
             assert (result.is_error, result.output[:18]) == (True, "permission denied:"), result
         assert read_secret_files(daemon) == before
-        told_later = str(await client.list_messages("crab", sender=sender))
-        assert find_leaks(daemon, follower, sender, told_later + caplog.text) == []
+        later_page = str(await client.list_messages("crab", sender=sender))
+        assert find_leaks(daemon, follower, sender, later_page + caplog.text) == []
 
 
 @pytest.mark.req("trust.strangers.files")
-async def test_a_run_set_off_by_an_event_opens_none_either(tmp_path: Path) -> None:
+async def test_a_run_started_by_an_event_opens_no_closed_file(tmp_path: Path) -> None:
     async with (
         open_hostile_home(tmp_path) as daemon,
         daemon.client() as client,
@@ -171,7 +171,7 @@ async def test_a_run_set_off_by_an_event_opens_none_either(tmp_path: Path) -> No
 
 @pytest.mark.req("trust.strangers.files")
 @pytest.mark.parametrize("sender", STRANGERS)
-async def test_a_stranger_uses_its_own_folder_and_nobody_elses(tmp_path: Path, sender: str) -> None:
+async def test_a_stranger_can_use_only_its_own_folder(tmp_path: Path, sender: str) -> None:
     async with open_hostile_home(tmp_path) as daemon, daemon.client() as client:
         own = get_sender_folder(daemon.home, sender)
         other = get_sender_folder(daemon.home, f"{sender}7")
@@ -219,13 +219,13 @@ async def test_a_folder_opened_for_reading_is_not_open_for_changes(tmp_path: Pat
 
 
 @pytest.mark.req("trust.home_closed")
-async def test_the_owners_file_tools_stay_out_of_the_home_but_for_files_and_skills(
+async def test_the_owners_file_tools_can_only_use_files_and_skills_in_the_home(
     tmp_path: Path,
 ) -> None:
     async with open_hostile_home(tmp_path) as daemon, daemon.client() as client:
-        kept = get_sender_folder(daemon.home, "tg:1") / "note.txt"
-        kept.parent.mkdir(parents=True)
-        kept.write_text("first\n")
+        note = get_sender_folder(daemon.home, "tg:1") / "note.txt"
+        note.parent.mkdir(parents=True)
+        note.write_text("first\n")
         skill = "skills/tides/SKILL.md"
         (log,) = daemon.log_paths
         closed = [*(str(daemon.home / name) for name in SECRETS if name != skill), str(log)]
@@ -237,19 +237,19 @@ async def test_the_owners_file_tools_stay_out_of_the_home_but_for_files_and_skil
             "crab",
             *make_attempts(closed),
             [("edit", {"path": skill, "old_string": "#", "new_string": "owned"})],
-            [("read", {"path": skill}), ("read", {"path": str(kept)})],
-            [("edit", {"path": str(kept), **change})],
+            [("read", {"path": skill}), ("read", {"path": str(note)})],
+            [("edit", {"path": str(note), **change})],
             cwd=str(daemon.home),
         )
-        *refused, read_skill, read_kept, edited = results
+        *refused, read_skill, read_note, edited = results
         for result in refused:
             assert (result.is_error, result.output[:18]) == (True, "permission denied:"), result
         assert SECRETS[skill] in read_skill.output
-        assert ("first" in read_kept.output, edited.output) == (True, "ok")
+        assert ("first" in read_note.output, edited.output) == (True, "ok")
         assert read_secret_files(daemon) == before
 
 
-# ── Who is the owner ────────────────────────────────────────────────────────────────────────────
+# ── Owners ──────────────────────────────────────────────────────────────────────────────────────
 
 LOOKALIKES = [
     *("tg\uff1a666", "USER", "User", "cron", "user ", " user", "user\n", "user\x00", "\u200buser"),
@@ -278,7 +278,7 @@ async def test_a_sender_that_only_looks_like_the_owner_has_no_shell(tmp_path: Pa
 
 
 @pytest.mark.req("trust.owners")
-async def test_the_owners_senders_are_known_by_name(tmp_path: Path) -> None:
+async def test_the_configured_owners_have_a_shell(tmp_path: Path) -> None:
     account = pwd.getpwuid(os.getuid()).pw_name
     config = CONFIG + '[daemon]\nowners = ["alice", "tg:42"]\n'
     async with (
@@ -294,21 +294,21 @@ async def test_the_owners_senders_are_known_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("trust.origin.events")
-async def test_a_subscription_has_the_rights_of_who_made_it(tmp_path: Path) -> None:
+async def test_a_subscription_has_the_rights_of_its_creator(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, hooks={}) as daemon,
         daemon.client() as client,
         follow_feed(daemon) as follower,
     ):
-        makers = {"a": None, "b": "", "c": "tg:666", "d": "cron", "e": "user"}
-        for source, sender in makers.items():
+        creators = {"a": None, "b": "", "c": "tg:666", "d": "cron", "e": "user"}
+        for source, sender in creators.items():
             await client.subscribe_event(source, "twin", sender=sender)
             await client.publish_event(source, script_tool_calls(ECHO))
-        await follower.wait_until_done(len(makers))
+        await follower.wait_until_done(len(creators))
         ran = set()
-        for source in makers:
-            found = await read_conversation(client, "twin", f"event:{source}")
-            (output,) = [text for role, text in found if role == "tool"]
+        for source in creators:
+            messages = await read_conversation(client, "twin", f"event:{source}")
+            (output,) = [text for role, text in messages if role == "tool"]
             if "shell-ran" in output:
                 ran.add(source)
             else:
@@ -317,7 +317,7 @@ async def test_a_subscription_has_the_rights_of_who_made_it(tmp_path: Path) -> N
 
 
 @pytest.mark.req("trust.origin.events")
-async def test_what_a_strangers_run_sets_off_is_the_strangers(tmp_path: Path) -> None:
+async def test_runs_started_by_a_strangers_run_have_the_strangers_rights(tmp_path: Path) -> None:
     """Also through the owner's own subscription to the end of the agent's runs."""
     async with (
         run_daemon(tmp_path, hooks={}) as daemon,
@@ -329,21 +329,19 @@ async def test_what_a_strangers_run_sets_off_is_the_strangers(tmp_path: Path) ->
             client.send("crab", '!say !tool bash {"command": "id"}', sender="tg:666")
         )
         await follower.wait_until_done(2)
-        fired = "event:agent:crab:done"
-        found = await read_conversation(client, "twin", fired)
-        outputs = [text for role, text in found if role == "tool"]
-        assert len(outputs) == 1, found
+        sender = "event:agent:crab:done"
+        messages = await read_conversation(client, "twin", sender)
+        outputs = [text for role, text in messages if role == "tool"]
+        assert len(outputs) == 1, messages
         assert outputs[0].startswith("permission denied:")
 
 
-# ── What a stranger leaves for others ───────────────────────────────────────────────────────────
+# ── Files left by strangers ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("trust.instructions")
 @pytest.mark.parametrize("name", ["AGENTS.md", "Crab.md"])
-async def test_instructions_in_a_senders_folder_are_no_instructions(
-    tmp_path: Path, name: str
-) -> None:
+async def test_instruction_files_in_a_senders_folder_are_ignored(tmp_path: Path, name: str) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         own = get_sender_folder(daemon.home, "tg:666")
         (own / "deep").mkdir(parents=True)
@@ -352,7 +350,7 @@ async def test_instructions_in_a_senders_folder_are_no_instructions(
         tasks = [{"message": "!say worked"}, {"message": "!say worked", "cwd": "deep"}]
         script = script_tool_calls([("delegate", {"tasks": tasks})])
         await wait_with_timeout(client.send("crab", script, sender="tg:666"))
-        # The owner's agent in that folder, too: it looks at what somebody sent.
+        # Also for the owner's agent in that folder, which looks at the sender's files.
         await wait_with_timeout(client.send("crab", script, cwd=str(own)))
         await wait_with_timeout(client.send("twin", "!say seen", cwd=str(own / "deep")))
         assert len(daemon.model.requests) >= 9
@@ -360,7 +358,9 @@ async def test_instructions_in_a_senders_folder_are_no_instructions(
 
 
 @pytest.mark.req("trust.asks.scope")
-async def test_nobody_is_asked_about_a_tool_that_the_agent_may_not_call(tmp_path: Path) -> None:
+async def test_there_is_no_question_about_a_tool_that_the_agent_may_not_call(
+    tmp_path: Path,
+) -> None:
     agents = {
         "crab": 'prompt = "p"\ntools = ["read"]\nmode = "ask"\napprove = ["bash", "edit"]\n',
         "twin": 'prompt = "p"\nmode = "ask"\n[hooks.bash]\ndisabled = true\n',

@@ -1,4 +1,4 @@
-"""Approvals and modes under attack: what a question shows, whose answer counts, and for what."""
+"""Approvals and modes under attack: what a question shows, and which answers count for what."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def read_receipts(daemon: InProcessDaemon) -> list[dict[str, Any]]:
     return [line["data"] for line in lines if line.get("event") == "approval"]
 
 
-# ── What the question shows ─────────────────────────────────────────────────────────────────────
+# ── Questions ───────────────────────────────────────────────────────────────────────────────────
 
 HIDDEN_COMMANDS = {
     "spaces": "echo hello" + " " * 50_000 + "; touch hidden-end",
@@ -83,10 +83,10 @@ async def test_the_question_shows_every_byte_of_a_long_command(
     tmp_path: Path, command: str
 ) -> None:
     async with serve_asking_agent(tmp_path) as (daemon, client):
-        asked, stream = await start_question(
+        ask, stream = await start_question(
             client, ("bash", {"command": command}), cwd=str(tmp_path)
         )
-        (question,) = asked.questions
+        (question,) = ask.questions
         assert command in question.question
         assert question.approval.call == command
         assert "call_" not in question.question
@@ -100,36 +100,38 @@ async def test_the_question_shows_every_byte_of_a_long_command(
 async def test_the_question_shows_environment_directory_and_the_end_of_an_edit(
     tmp_path: Path,
 ) -> None:
-    place = tmp_path / "a place"
-    place.mkdir()
-    (place / "f").write_text("old")
+    directory = tmp_path / "a place"
+    directory.mkdir()
+    (directory / "f").write_text("old")
     env = {"ONE": "x" * 3000 + "-end-of-one", "TWO": "y\nz"}
     edit = {"path": "f", "old_string": "old", "new_string": "new\n" * 30_000 + "end-of-edit"}
     make: dict[str, Any] = {"command": "make", "env": env, "timeout": 7}
     async with serve_asking_agent(tmp_path) as (_, client):
-        asked, stream = await start_question(client, ("bash", make), ("edit", edit), cwd=str(place))
-        shell, change = asked.questions
-        for part in ("make", f"ONE={env['ONE']}", "TWO=y\nz", f"in {place}", "timeout: 7"):
+        ask, stream = await start_question(
+            client, ("bash", make), ("edit", edit), cwd=str(directory)
+        )
+        shell, change = ask.questions
+        for part in ("make", f"ONE={env['ONE']}", "TWO=y\nz", f"in {directory}", "timeout: 7"):
             assert part in shell.question
         assert dict(shell.approval.env) == env
-        assert shell.approval.cwd == str(place)
-        assert shell.approval.always == "", "a rule would not say the environment"
+        assert shell.approval.cwd == str(directory)
+        assert shell.approval.always == "", "a rule cannot include the environment"
         assert change.question.count("+ new\n") == 30_000
         assert "+ end-of-edit" in change.question
         assert "- old" in change.question
         await answer_question(client, stream, "Deny")
-        assert (place / "f").read_text() == "old"
+        assert (directory / "f").read_text() == "old"
 
 
 @pytest.mark.req("trust.approvals.visible")
-async def test_the_question_spells_out_what_would_be_invisible(tmp_path: Path) -> None:
+async def test_the_question_escapes_invisible_characters(tmp_path: Path) -> None:
     signs = "\x1b[2K\r\x08\x07\u202e\u2066\u200b\u00a0\ufeff\u2028\U000e0041"
     env = {"A": "b\x1b[8m"}
     async with serve_asking_agent(tmp_path) as (_, client):
-        asked, stream = await start_question(
+        ask, stream = await start_question(
             client, ("bash", {"command": f"echo {signs}", "env": env})
         )
-        (question,) = asked.questions
+        (question,) = ask.questions
         shown = str(question.question) + question.approval.call + str(dict(question.approval.env))
         assert not set(signs + "\x1b") & set(shown) - set("[2K")
         for sign in set(signs) - set("[2K"):
@@ -137,25 +139,25 @@ async def test_the_question_spells_out_what_would_be_invisible(tmp_path: Path) -
         await answer_question(client, stream, "Deny")
 
 
-# ── What an answer allows ───────────────────────────────────────────────────────────────────────
+# ── Answers ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("trust.approvals.always")
-async def test_always_remembers_a_narrow_rule_and_keeps_it_over_a_restart(tmp_path: Path) -> None:
+async def test_always_stores_a_narrow_rule_that_survives_a_restart(tmp_path: Path) -> None:
     touch, other = "touch kept", "chmod 600 kept"
-    place = tmp_path / "place"
-    place.mkdir()
+    directory = tmp_path / "place"
+    directory.mkdir()
     async with serve_asking_agent(tmp_path) as (daemon, client):
-        asked, stream = await start_question(client, ("bash", {"command": "git push origin main"}))
-        assert "git push origin main" in asked.questions[0].approval.always
-        assert "begin" not in asked.questions[0].approval.always
+        ask, stream = await start_question(client, ("bash", {"command": "git push origin main"}))
+        assert "git push origin main" in ask.questions[0].approval.always
+        assert "begin" not in ask.questions[0].approval.always
         await answer_question(client, stream, "Always")
         (receipt,) = read_receipts(daemon)
         assert receipt["rules"] == ["bash(git push origin main)"]
         assert receipt["decision"] == "always"
-        _, stream = await start_question(client, ("bash", {"command": touch}), cwd=str(place))
+        _, stream = await start_question(client, ("bash", {"command": touch}), cwd=str(directory))
         await answer_question(client, stream, "Always")
-        assert (place / "kept").exists()
+        assert (directory / "kept").exists()
         model = daemon.model
         for command in (
             "git push origin other",
@@ -163,8 +165,8 @@ async def test_always_remembers_a_narrow_rule_and_keeps_it_over_a_restart(tmp_pa
             other,
             "touch a; id>b",
         ):
-            asked, stream = await start_question(
-                client, ("bash", {"command": command}), cwd=str(place)
+            ask, stream = await start_question(
+                client, ("bash", {"command": command}), cwd=str(directory)
             )
             await answer_question(client, stream, "Deny")
         url = model.url
@@ -173,13 +175,13 @@ async def test_always_remembers_a_narrow_rule_and_keeps_it_over_a_restart(tmp_pa
     async with serve_asking_agent(tmp_path) as (daemon, client):
         (tmp_path / "home" / "config.toml").write_text(config.replace(url, daemon.model.url))
         await client.reload()
-        (place / "kept").unlink()
+        (directory / "kept").unlink()
         (result,) = await run_tool_calls(
-            client, "crab", [("bash", {"command": touch})], cwd=str(place)
+            client, "crab", [("bash", {"command": touch})], cwd=str(directory)
         )
         assert not result.is_error, result.output
-        assert (place / "kept").exists()
-        _, stream = await start_question(client, ("bash", {"command": other}), cwd=str(place))
+        assert (directory / "kept").exists()
+        _, stream = await start_question(client, ("bash", {"command": other}), cwd=str(directory))
         await answer_question(client, stream, "Deny")
         # Another conversation of the same agent is asked again.
         _, stream = await start_question(client, ("bash", {"command": touch}), sender="user~b")
@@ -187,12 +189,12 @@ async def test_always_remembers_a_narrow_rule_and_keeps_it_over_a_restart(tmp_pa
 
 
 @pytest.mark.req("trust.approvals.bound")
-async def test_a_bare_word_allows_nothing_where_two_calls_are_asked_about(tmp_path: Path) -> None:
+async def test_a_plain_answer_allows_nothing_if_there_are_two_questions(tmp_path: Path) -> None:
     calls = [("bash", {"command": "touch one"}), ("bash", {"command": "touch two"})]
     async with serve_asking_agent(tmp_path) as (daemon, client):
         for word in ("Allow", "Always", "yes", '"Allow"', "true", '["Allow"]'):
-            asked, stream = await start_question(client, *calls, cwd=str(tmp_path))
-            assert len(asked.questions) == 2
+            ask, stream = await start_question(client, *calls, cwd=str(tmp_path))
+            assert len(ask.questions) == 2
             results = await answer_question(client, stream, word)
             assert [result.is_error for result in results] == [True, True]
         assert not (tmp_path / "one").exists()
@@ -204,15 +206,15 @@ async def test_a_bare_word_allows_nothing_where_two_calls_are_asked_about(tmp_pa
 async def test_an_answer_in_json_counts_for_its_own_question_only(tmp_path: Path) -> None:
     calls = [("bash", {"command": "touch one"}), ("bash", {"command": "touch two"})]
     async with serve_asking_agent(tmp_path) as (daemon, client):
-        asked, stream = await start_question(client, *calls, cwd=str(tmp_path))
-        reply = json.dumps({asked.questions[1].question: "Allow", "touch one": "Allow"})
+        ask, stream = await start_question(client, *calls, cwd=str(tmp_path))
+        reply = json.dumps({ask.questions[1].question: "Allow", "touch one": "Allow"})
         results = await answer_question(client, stream, reply)
         assert [result.is_error for result in results] == [True, False]
         assert not (tmp_path / "one").exists()
         assert (tmp_path / "two").exists()
-        found = {receipt["digest"]: receipt["decision"] for receipt in read_receipts(daemon)}
-        digests = [question.approval.digest for question in asked.questions]
-        assert found == dict(zip(digests, ["denied", "allowed"], strict=True))
+        decisions = {receipt["digest"]: receipt["decision"] for receipt in read_receipts(daemon)}
+        digests = [question.approval.digest for question in ask.questions]
+        assert decisions == dict(zip(digests, ["denied", "allowed"], strict=True))
 
 
 LOOK_ALIKE = {
@@ -228,23 +230,23 @@ LOOK_ALIKE = {
 async def test_an_answer_holds_for_the_bytes_of_one_call(
     tmp_path: Path, calls: list[dict[str, Any]]
 ) -> None:
-    """Also where another call of the step would be described by the same text."""
+    """Even if another call of the step has the same description."""
     async with serve_asking_agent(tmp_path) as (daemon, client):
         step = [("bash", {**call, "command": f"touch ran; {call['command']}"}) for call in calls]
-        asked, stream = await start_question(client, *step, cwd=str(tmp_path))
-        first = asked.questions[0]
+        ask, stream = await start_question(client, *step, cwd=str(tmp_path))
+        first = ask.questions[0]
         results = await answer_question(client, stream, json.dumps({first.question: "Allow"}))
         assert [result.is_error for result in results].count(False) <= 1, results
-        allowed = [one["digest"] for one in read_receipts(daemon) if one["decision"] == "allowed"]
+        allowed = [r["digest"] for r in read_receipts(daemon) if r["decision"] == "allowed"]
         assert set(allowed) <= {first.approval.digest}
 
 
 @pytest.mark.req("trust.approvals.bound")
-async def test_one_yes_is_one_call_though_the_step_makes_it_twice(tmp_path: Path) -> None:
+async def test_an_approval_allows_one_call_even_if_the_step_repeats_it(tmp_path: Path) -> None:
     async with serve_asking_agent(tmp_path) as (_, client):
         twice = [("bash", {"command": "echo paid >> bill"})] * 2
-        asked, stream = await start_question(client, *twice, cwd=str(tmp_path))
-        assert len(asked.questions) == 1
+        ask, stream = await start_question(client, *twice, cwd=str(tmp_path))
+        assert len(ask.questions) == 1
         results = await answer_question(client, stream, "Allow")
         assert sorted(result.is_error for result in results) == [False, True]
         assert (tmp_path / "bill").read_text() == "paid\n"
@@ -255,10 +257,10 @@ async def test_always_for_a_file_with_a_pattern_in_its_name_is_not_offered(tmp_p
     async with serve_asking_agent(tmp_path) as (_, client):
         for name in ("**", "*", "a?b"):
             change = {"path": name, "old_string": "a", "new_string": "b"}
-            asked, stream = await start_question(client, ("edit", change), cwd=str(tmp_path))
-            assert asked.questions[0].approval.always == ""
+            ask, stream = await start_question(client, ("edit", change), cwd=str(tmp_path))
+            assert ask.questions[0].approval.always == ""
             await answer_question(client, stream, "Always")
-        asked, stream = await start_question(
+        ask, stream = await start_question(
             client, ("edit", {**change, "path": "other"}), cwd=str(tmp_path)
         )
         await answer_question(client, stream, "Deny")
@@ -275,7 +277,7 @@ async def test_arguments_that_parsers_read_differently_are_not_carried_out(tmp_p
         for mode in ("plan", "ask", "auto"):
             (result,) = await run_tool_calls(client, "crab", [("bash", hidden)], mode=mode)
             assert result.output.startswith("permission denied: its arguments"), result.output
-        # What no parser takes fails, and the turn goes on.
+        # Arguments that no parser accepts fail, and the turn continues.
         (result,) = await run_tool_calls(client, "crab", [("bash", deep)], cwd=str(tmp_path))
         assert result.output.startswith("invalid arguments:"), result.output
         assert not (tmp_path / "ran").exists()
@@ -315,7 +317,7 @@ async def test_a_denied_domain_is_denied_however_it_is_written(tmp_path: Path) -
         (result,) = await run_tool_calls(client, "crab", [("fetch", {"uri": URLS[0]})], mode="auto")
         assert result.output.startswith("permission denied:"), result.output
         assert fetched == []
-        # What cannot be told is not allowed by a rule either.
+        # A rule does not allow urls whose domain is unclear.
         for url in ("http://example.net%2f.evil.org/", "http://evil.org"):
             (result,) = await run_tool_calls(
                 client, "crab", [("fetch", {"url": url})], unattended=True
@@ -330,21 +332,23 @@ async def test_a_denied_domain_is_denied_however_it_is_written(tmp_path: Path) -
 
 @pytest.mark.req("trust.fetch_rules")
 @pytest.mark.parametrize("is_text", [False, True])
-def test_a_denied_domain_is_denied_by_way_of_the_tool_mcp_too(is_text: bool) -> None:
-    """Whose own arguments may name another one."""
+def test_a_denied_domain_is_denied_for_the_mcp_tool_too(is_text: bool) -> None:
+    """The arguments of the mcp tool itself may name another domain."""
     inner: Any = {"url": URLS[0]}
-    given = {
+    arguments = {
         "name": "web__fetch",
         "url": "http://example.net/",
         "args": json.dumps(inner) if is_text else inner,
     }
-    call = ToolDispatch("mcp", json.dumps(given), "c", "crab", "user", cast("Run", None), Path("/"))
+    call = ToolDispatch(
+        "mcp", json.dumps(arguments), "c", "crab", "user", cast("Run", None), Path("/")
+    )
     request = PermissionRequest(call, ("fetch", "web__fetch"), ToolAccess("mcp", "web__fetch"))
     assert find_matching_rule([parse_rule("fetch(internal.example.com)")], request) is not None
     assert find_covering_rules([parse_rule("fetch(example.net)")], request) is None
 
 
-# ── Whose answer counts ─────────────────────────────────────────────────────────────────────────
+# ── Owners and strangers ────────────────────────────────────────────────────────────────────────
 
 TOUCH: ToolCalls = [("bash", {"command": "touch ran"})]
 
@@ -355,7 +359,7 @@ async def wait_for_owner_question(follower: FeedFollower) -> wire.AgentEventMsg:
 
 
 @pytest.mark.req("trust.approvals.strangers")
-async def test_a_strangers_approval_is_the_owners_to_give(tmp_path: Path) -> None:
+async def test_only_the_owner_can_approve_a_strangers_call(tmp_path: Path) -> None:
     async with (
         serve_asking_agent(tmp_path) as (daemon, client),
         follow_feed(daemon, all_kinds=True) as follower,
@@ -386,7 +390,7 @@ async def test_a_strangers_approval_is_the_owners_to_give(tmp_path: Path) -> Non
         assert (folder / "f").read_text() == "old"
         await client.reply_to_ask("crab", "Deny", sender=STRANGER, ask_id=ask_id, as_owner=True)
         events = await wait_with_timeout(running)
-        assert not [one for one in events if isinstance(one, wire.AskUserEvent)]
+        assert not [e for e in events if isinstance(e, wire.AskUserEvent)]
         assert select_tool_results(events)[-1].output.startswith(
             "permission denied: the owner said no"
         )
@@ -413,7 +417,7 @@ async def test_the_owner_can_allow_a_strangers_call(tmp_path: Path) -> None:
         await client.reply_to_ask("crab", "Allow", sender=STRANGER, ask_id=ask_id, as_owner=True)
         events = await wait_with_timeout(running)
         assert [result.is_error for result in select_tool_results(events)] == [False, False]
-        assert not [one for one in events if isinstance(one, wire.AskUserEvent)]
+        assert not [e for e in events if isinstance(e, wire.AskUserEvent)]
         assert (folder / "f").read_text() == "new"
         (receipt,) = read_receipts(daemon)
         digest = event.ask.questions[0].approval.digest
@@ -421,20 +425,22 @@ async def test_the_owner_can_allow_a_strangers_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("trust.approvals.unwatched")
-async def test_what_nobody_could_answer_is_refused_at_once(tmp_path: Path) -> None:
+async def test_calls_whose_question_no_client_could_answer_are_refused_at_once(
+    tmp_path: Path,
+) -> None:
     async with serve_asking_agent(tmp_path) as (daemon, client):
         folder = get_sender_folder(daemon.home, STRANGER)
         folder.mkdir(parents=True)
         (folder / "f").write_text("old")
         change = {"path": "f", "old_string": "old", "new_string": "new"}
-        # A stranger's, and no client of the owner follows.
+        # A stranger's call, while no client of the owner follows.
         (result,) = await run_tool_calls(client, "crab", [("edit", change)], sender=STRANGER)
         assert result.output.startswith("permission denied: it needs the owner's approval")
-        # Somebody said that nobody would answer.
+        # The client said that the run is unattended.
         (result,) = await run_tool_calls(client, "crab", TOUCH, unattended=True, cwd=str(tmp_path))
         assert result.output.startswith("permission denied:")
         assert "--mode auto" in result.output
-        # Set off by an event, in the owner's name.
+        # Started by an event, in the owner's name.
         await client.subscribe_event("x", "crab", sender="user")
         await client.publish_event("x", script_tool_calls(TOUCH))
         await wait_until(lambda: daemon.model.request_count == 6)
@@ -446,7 +452,7 @@ async def test_what_nobody_could_answer_is_refused_at_once(tmp_path: Path) -> No
         ]
         assert [text.split(";")[0][:18] for text in outputs] == ["permission denied:"]
         assert not (tmp_path / "ran").exists()
-        # A delegate of an unattended run has nobody either.
+        # A delegate of an unattended run is unattended too.
         tasks = {"tasks": [{"message": script_tool_calls(TOUCH)}]}
         await wait_with_timeout(
             collect_events(
@@ -477,7 +483,7 @@ async def test_a_mode_decides_for_each_kind_of_tool(tmp_path: Path, mode: str) -
     agents = {"crab": 'prompt = "p"\n'}
     async with run_daemon(tmp_path, hooks={}, agents=agents) as daemon, daemon.client() as client:
         await client.set_mode("crab", mode)
-        found = []
+        verdicts = []
         for call in (READ, HARMLESS, EDIT, SHELL, PLUGIN):
             stream = client.stream("crab", script_tool_calls([call]), cwd=str(tmp_path))
             verdict = ""
@@ -489,14 +495,14 @@ async def test_a_mode_decides_for_each_kind_of_tool(tmp_path: Path, mode: str) -
                     if isinstance(event, wire.ToolResultEvent) and not verdict:
                         is_denied = event.output.startswith(f"permission denied: mode {mode}")
                         verdict = "deny" if is_denied else "failed" if event.is_error else "run"
-            found.append(verdict)
-        assert tuple(found) == MODES[mode]
+            verdicts.append(verdict)
+        assert tuple(verdicts) == MODES[mode]
         assert ((tmp_path / "f").read_text() == "new") == (MODES[mode][2] == "run")
         assert (tmp_path / "ran").exists() == (MODES[mode][3] == "run")
 
 
 @pytest.mark.req("trust.modes.wire")
-async def test_a_mode_is_set_over_the_wire_told_on_the_feed_and_kept(tmp_path: Path) -> None:
+async def test_a_mode_is_set_over_the_wire_reported_on_the_feed_and_stored(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         async with follow_feed(daemon, all_kinds=True) as follower:
             assert (await client.set_mode("crab")).mode == "auto"
@@ -515,7 +521,7 @@ async def test_a_mode_is_set_over_the_wire_told_on_the_feed_and_kept(tmp_path: P
             assert await expect_error_code(client.send("crab", "hi", mode=bad)) == 400
         (result,) = await run_tool_calls(client, "crab", TOUCH, cwd=str(tmp_path))
         assert result.output.startswith("permission denied: mode plan")
-        # For one turn, and the next is as before.
+        # The mode of a turn does not change the next one.
         (result,) = await run_tool_calls(client, "crab", TOUCH, cwd=str(tmp_path), mode="auto")
         assert not result.is_error
         (tmp_path / "ran").unlink()

@@ -1,4 +1,4 @@
-"""Delegation under attack: what a delegate may do, how far a tree of runs grows, and its end."""
+"""Delegation under attack: the rights of delegates, and the limits and end of a tree of runs."""
 
 import asyncio
 import json
@@ -49,38 +49,38 @@ async def serve_agents(
 
 
 async def collect_tool_outputs(daemon: InProcessDaemon) -> list[str]:
-    """What every tool but `delegate` answered, in all runs, when nothing runs any more."""
+    """The outputs of all tools but `delegate`, after all runs have ended."""
     await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
-    shown: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     names: dict[str, str] = {}
     for request in daemon.model.requests:
         for message in request["messages"]:
             for call in message.get("tool_calls") or ():
                 names[call["id"]] = call["function"]["name"]
             if message["role"] == "tool":
-                shown[message["tool_call_id"]] = message["content"]
-    return [text for call, text in shown.items() if names[call] != "delegate"]
+                outputs[message["tool_call_id"]] = message["content"]
+    return [text for call, text in outputs.items() if names[call] != "delegate"]
 
 
 def list_all_ways(work: ToolCalls, **options: Any) -> list[ToolCalls]:
-    """The work as a task, as a grandchild's, and each of these in the background."""
+    """The work as a child's task, as a grandchild's, and each in the background."""
     child = make_task(work, **options)
     grandchild = make_task(make_delegate_step(child))
-    behind = make_task(make_delegate_step(child, background=True))
+    background_child = make_task(make_delegate_step(child, background=True))
     return [
         make_delegate_step(child),
         make_delegate_step(grandchild),
         make_delegate_step(child, background=True),
         make_delegate_step(grandchild, background=True),
-        make_delegate_step(behind),
+        make_delegate_step(background_child),
     ]
 
 
 async def run_all_ways(
-    daemon: InProcessDaemon, client: Client, caller: str, work: ToolCalls, cwd: Path, **whom: Any
+    daemon: InProcessDaemon, client: Client, caller: str, work: ToolCalls, cwd: Path, **target: Any
 ) -> list[str]:
-    """What the tools of the delegates answered. Each way is a turn of its own."""
-    ways = list_all_ways(work, **whom)
+    """The outputs of the delegates' tools. Each way is a separate turn."""
+    ways = list_all_ways(work, **target)
     for step in ways:
         await wait_with_timeout(
             collect_events(client.stream(caller, script_tool_calls(step), cwd=str(cwd)))
@@ -92,14 +92,14 @@ async def run_all_ways(
 
 
 TO_OTHERS = pytest.mark.parametrize(
-    "whom", [{"agent": "crab"}, {"system_prompt": "you may"}, {}], ids=["agent", "made", "worker"]
+    "target", [{"agent": "crab"}, {"system_prompt": "you may"}, {}], ids=["agent", "made", "worker"]
 )
 
 
 @pytest.mark.req("trust.delegates.tools")
 @TO_OTHERS
-async def test_roots_and_a_missing_shell_hold_for_delegates(
-    tmp_path: Path, whom: dict[str, str]
+async def test_roots_and_a_missing_shell_apply_to_delegates(
+    tmp_path: Path, target: dict[str, str]
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
@@ -118,7 +118,7 @@ async def test_roots_and_a_missing_shell_hold_for_delegates(
         ]
         work = [("read", {"path": path}) for path in paths]
         work.append(("bash", {"command": f"cat {tmp_path}/secret"}))
-        outputs = await run_all_ways(daemon, client, "guarded", work, root, **whom)
+        outputs = await run_all_ways(daemon, client, "guarded", work, root, **target)
         starts = {text.split(":")[0] for text in outputs}
         assert starts == {"permission denied", "tool not available"}, outputs
         assert "outside-word" not in json.dumps(daemon.model.requests)
@@ -127,7 +127,7 @@ async def test_roots_and_a_missing_shell_hold_for_delegates(
 @pytest.mark.req("trust.delegates.tools")
 @TO_OTHERS
 async def test_a_delegate_has_no_tool_that_its_caller_lacks(
-    tmp_path: Path, whom: dict[str, str]
+    tmp_path: Path, target: dict[str, str]
 ) -> None:
     agents = {"crab": PROMPT, "front": f'{PROMPT}tools = ["delegate"]\n'}
     work: ToolCalls = [
@@ -136,15 +136,15 @@ async def test_a_delegate_has_no_tool_that_its_caller_lacks(
         ("search_sessions", {"query": "x"}),
     ]
     async with serve_agents(tmp_path, agents) as daemon, daemon.client() as client:
-        outputs = await run_all_ways(daemon, client, "front", work, tmp_path, **whom)
+        outputs = await run_all_ways(daemon, client, "front", work, tmp_path, **target)
         assert {text.split(":")[0] for text in outputs} == {"tool not available"}
         assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.req("trust.delegates.rules")
 @TO_OTHERS
-async def test_deny_lists_and_rules_hold_for_delegates(
-    tmp_path: Path, whom: dict[str, str]
+async def test_deny_lists_and_rules_apply_to_delegates(
+    tmp_path: Path, target: dict[str, str]
 ) -> None:
     strict = (
         f'{PROMPT}[permissions]\ndeny = ["edit(f)", "bash(rm:*)", "read(g)"]\n'
@@ -163,7 +163,7 @@ async def test_deny_lists_and_rules_hold_for_delegates(
         serve_agents(tmp_path, {"crab": free, "strict": strict}) as daemon,
         daemon.client() as c,
     ):
-        outputs = await run_all_ways(daemon, c, "strict", work, tmp_path, **whom)
+        outputs = await run_all_ways(daemon, c, "strict", work, tmp_path, **target)
         assert {text.split(":")[0] for text in outputs} == {"permission denied"}, outputs
         assert not (tmp_path / "ran").exists()
         assert (tmp_path / "f").read_text() == "old"
@@ -171,8 +171,8 @@ async def test_deny_lists_and_rules_hold_for_delegates(
 
 @pytest.mark.req("trust.delegates.rules")
 @TO_OTHERS
-async def test_what_the_caller_must_ask_about_its_delegates_must_too(
-    tmp_path: Path, whom: dict[str, str]
+async def test_delegates_ask_for_approval_like_their_caller(
+    tmp_path: Path, target: dict[str, str]
 ) -> None:
     agents = {
         "crab": f'{PROMPT}[permissions]\nallow = ["bash"]\n',
@@ -184,17 +184,17 @@ async def test_what_the_caller_must_ask_about_its_delegates_must_too(
         daemon.client() as client,
         follow_feed(daemon, all_kinds=True) as follower,
     ):
-        for number, step in enumerate(list_all_ways(work, **whom), start=1):
+        for number, step in enumerate(list_all_ways(work, **target), start=1):
             script = script_tool_calls(step)
             running = asyncio.ensure_future(
                 collect_events(client.stream("careful", script, cwd=str(tmp_path)))
             )
 
-            def asked() -> list[wire.AgentEventMsg]:
+            def questions() -> list[wire.AgentEventMsg]:
                 return [event for event in follower.events if event.kind == wire.ASK_USER]
 
-            await wait_until(lambda: len(asked()) == number)  # noqa: B023 - awaited here
-            event = asked()[-1]
+            await wait_until(lambda: len(questions()) == number)  # noqa: B023 - awaited here
+            event = questions()[-1]
             assert "touch ran" in event.ask.questions[0].question
             assert event.parent.run_id, "a delegate asks"
             reply = client.reply_to_ask(
@@ -208,14 +208,14 @@ async def test_what_the_caller_must_ask_about_its_delegates_must_too(
 
 @pytest.mark.req("trust.approvals.unwatched")
 @TO_OTHERS
-async def test_a_delegates_call_is_refused_at_once_where_nobody_sees_its_question(
-    tmp_path: Path, whom: dict[str, str]
+async def test_a_delegates_call_is_refused_at_once_if_no_client_sees_its_question(
+    tmp_path: Path, target: dict[str, str]
 ) -> None:
-    """Its caller's stream does not show it."""
+    """The caller's stream does not show the question."""
     agents = {"crab": PROMPT, "careful": f'{PROMPT}approve = ["bash"]\n'}
     work: ToolCalls = [("bash", {"command": "touch ran"})]
     async with serve_agents(tmp_path, agents) as daemon, daemon.client() as client:
-        outputs = await run_all_ways(daemon, client, "careful", work, tmp_path, **whom)
+        outputs = await run_all_ways(daemon, client, "careful", work, tmp_path, **target)
         assert {text.split(",")[0] for text in outputs} == {
             "permission denied: it needs the owner's approval"
         }
@@ -240,7 +240,7 @@ async def test_a_stranger_starts_workers_only_and_they_have_its_rights(tmp_path:
             for step in list_all_ways(work, **options):
                 await run_tool_calls(client, "crab", step, sender="tg:6")
         outputs = await collect_tool_outputs(daemon)
-        # Below a worker, the agent it came from is another one: two of five ways are open.
+        # For a worker, the original agent is another agent: two of five ways are open.
         assert len(outputs) == (3 * 5 + 2) * 3
         assert {text.split(":")[0] for text in outputs} == {"permission denied"}
 
@@ -261,19 +261,19 @@ BOXED = {"crab": PROMPT, "boxed": f'{PROMPT}[hooks.bash]\nsandbox = "bwrap"\n'}
 
 @pytest.fixture
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("outside")
-    (place / "f").write_text("old")
-    return place
+    directory = tmp_path_factory.mktemp("outside")
+    (directory / "f").write_text("old")
+    return directory
 
 
 @needs_bwrap
 @pytest.mark.req("trust.delegates.sandbox")
 @TO_OTHERS
-async def test_the_sandbox_holds_for_delegates(
-    tmp_path: Path, outside: Path, whom: dict[str, str]
+async def test_the_sandbox_applies_to_delegates(
+    tmp_path: Path, outside: Path, target: dict[str, str]
 ) -> None:
-    place = tmp_path / "place"
-    (place / "sub").mkdir(parents=True)
+    directory = tmp_path / "place"
+    (directory / "sub").mkdir(parents=True)
     change = {"path": str(outside / "f"), "old_string": "old", "new_string": "new"}
     work: ToolCalls = [
         ("bash", {"command": f"touch kept; touch {outside}/x || echo refused"}),
@@ -282,13 +282,13 @@ async def test_the_sandbox_holds_for_delegates(
     ]
     async with serve_agents(tmp_path, BOXED) as daemon, daemon.client() as client:
         for cwd in ({}, {"cwd": "sub"}):
-            await run_all_ways_again(daemon, client, work, place, whom | cwd)
+            await run_all_ways_again(daemon, client, work, directory, target | cwd)
         outputs = await collect_tool_outputs(daemon)
         assert sum("refused" in text for text in outputs) == 10
         assert sum(text.startswith("permission denied: ") for text in outputs) == 10
         assert [path.name for path in outside.iterdir()] == ["f"]
         assert (outside / "f").read_text() == "old"
-        assert (place / "sub" / "kept").exists()
+        assert (directory / "sub" / "kept").exists()
 
 
 async def run_all_ways_again(
@@ -305,16 +305,16 @@ async def run_all_ways_again(
 @pytest.mark.req("trust.delegates.cwd")
 @TO_OTHERS
 async def test_a_delegate_works_inside_its_callers_directory(
-    tmp_path: Path, outside: Path, whom: dict[str, str]
+    tmp_path: Path, outside: Path, target: dict[str, str]
 ) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / "link").symlink_to(outside)
+    directory = tmp_path / "place"
+    directory.mkdir()
+    (directory / "link").symlink_to(outside)
     escape: ToolCalls = [("bash", {"command": "touch x"})]
     async with serve_agents(tmp_path, BOXED) as daemon, daemon.client() as client:
         for cwd in (str(outside), "/", "..", "link", f"../../{outside.name}", "link/../.."):
-            step = make_delegate_step(make_task(escape, cwd=cwd, **whom))
-            (result,) = await run_tool_calls(client, "boxed", step, cwd=str(place))
+            step = make_delegate_step(make_task(escape, cwd=cwd, **target))
+            (result,) = await run_tool_calls(client, "boxed", step, cwd=str(directory))
             assert result.output.startswith("permission denied: cwd"), (cwd, result.output)
         assert await collect_tool_outputs(daemon) == []
         assert not (outside / "x").exists()
@@ -323,12 +323,12 @@ async def test_a_delegate_works_inside_its_callers_directory(
 @needs_bwrap
 @pytest.mark.req("trust.delegates.cwd")
 @TO_OTHERS
-async def test_a_directory_swapped_for_a_link_under_a_delegate_leads_nowhere(
-    tmp_path: Path, outside: Path, whom: dict[str, str]
+async def test_a_directory_replaced_by_a_link_does_not_let_a_delegate_out(
+    tmp_path: Path, outside: Path, target: dict[str, str]
 ) -> None:
-    """The caller may write its directory, so it can put a link where its delegate works."""
-    place = tmp_path / "place"
-    (place / "sub").mkdir(parents=True)
+    """The caller can write its directory, so it can replace the delegate's by a link."""
+    directory = tmp_path / "place"
+    (directory / "sub").mkdir(parents=True)
     change = {"path": "f", "old_string": "old", "new_string": "new"}
     escape = [
         [("bash", {"command": "touch x; touch sub/x; echo >> f"}), ("read", {"path": "f"})],
@@ -336,16 +336,16 @@ async def test_a_directory_swapped_for_a_link_under_a_delegate_leads_nowhere(
     ]
     swap = ("bash", {"command": f"rmdir sub && ln -s {outside} sub"})
     async with serve_agents(tmp_path, BOXED) as daemon, daemon.client() as client:
-        waiting = {"message": "!wait\n" + script_tool_calls(*escape), "cwd": "sub", **whom}
+        waiting = {"message": "!wait\n" + script_tool_calls(*escape), "cwd": "sub", **target}
         stream = client.stream(
-            "boxed", script_tool_calls([*make_delegate_step(waiting), swap]), cwd=str(place)
+            "boxed", script_tool_calls([*make_delegate_step(waiting), swap]), cwd=str(directory)
         )
         assert '"exit_code":0' in (await wait_for_event(stream, wire.ToolResultEvent)).output
         await daemon.model.until_waiting()
         daemon.model.release()
         await collect_events(stream)
         await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
-        assert (place / "sub").is_symlink()
+        assert (directory / "sub").is_symlink()
         assert [path.name for path in outside.iterdir()] == ["f"]
         assert (outside / "f").read_text() == "old"
 
@@ -356,7 +356,7 @@ async def test_a_directory_swapped_for_a_link_under_a_delegate_leads_nowhere(
 def make_delegation_bomb(
     depth: int, width: int, *, background: bool = False, leaf: str = "!say boom"
 ) -> str:
-    """The script of a run that delegates to `width` runs, and each of those, `depth` deep."""
+    """A script that delegates to `width` runs, which do the same, `depth` levels deep."""
     script = leaf
     for _ in range(depth):
         script = script_tool_calls(
@@ -368,14 +368,14 @@ def make_delegation_bomb(
 @pytest.mark.clock
 @pytest.mark.req("trust.tree.runs")
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_delegation_bomb_stops_at_its_bound_and_others_are_answered(
+async def test_a_delegation_bomb_stops_at_its_limit_without_delaying_others(
     tmp_path: Path, background: bool
 ) -> None:
     async with serve_agents(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
         script = make_delegation_bomb(3, 16, background=background)
         running = asyncio.ensure_future(collect_events(client.stream("crab", script)))
         pings = 0
-        # The model and the client are in this process too: what it takes them counts as well.
+        # The model and the client are in this process too, so their time is included.
         async with daemon.client() as other, measure_loop_latency() as late:
             while not running.done() or daemon.daemon.runtime.running_count:
                 await wait_with_timeout(other.ping())
@@ -395,9 +395,8 @@ async def test_after_a_kill_no_descendant_asks_a_model_again(tmp_path: Path) -> 
     async with serve_agents(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
         busy = "\n!then\n".join(['!chunks 5 100\n!tool set_title {"title": "t"}'] * 10)
         script = make_delegation_bomb(2, 4, background=True, leaf=busy)
-        await wait_with_timeout(
-            collect_events(client.stream("crab", script))
-        )  # the caller is done, its tasks go on
+        # The caller's turn ends, but its tasks go on.
+        await wait_with_timeout(collect_events(client.stream("crab", script)))
         running = asyncio.ensure_future(
             collect_events(client.stream("crab", make_delegation_bomb(2, 4, leaf=busy)))
         )
@@ -405,17 +404,17 @@ async def test_after_a_kill_no_descendant_asks_a_model_again(tmp_path: Path) -> 
         assert await client.kill("crab")
         await wait_with_timeout(running)
         await wait_until(lambda: daemon.daemon.runtime.running_count == 0)
-        await asyncio.sleep(0.05)  # requests that were on their way have arrived
-        asked = daemon.model.request_count
-        assert asked < 100
+        await asyncio.sleep(0.05)  # for requests that were on their way
+        request_count = daemon.model.request_count
+        assert request_count < 100
         await asyncio.sleep(0.3)  # time enough for hundreds of requests
-        assert daemon.model.request_count == asked
+        assert daemon.model.request_count == request_count
         assert not daemon.model.statistics()["answering"]
 
 
 @pytest.mark.req("trust.tree.kill")
-async def test_a_kill_ends_what_goes_on_in_the_background(tmp_path: Path) -> None:
-    """The turn that started it is over, and no other runs."""
+async def test_a_kill_ends_background_tasks(tmp_path: Path) -> None:
+    """The turn that started them is over, and no other turn runs."""
     async with serve_agents(tmp_path, {"crab": PROMPT}) as daemon, daemon.client() as client:
         await wait_with_timeout(
             client.send(
@@ -441,7 +440,7 @@ async def test_a_tree_makes_a_bounded_number_of_model_calls(tmp_path: Path) -> N
         error = get_stream_end(events).error
         assert error.startswith("this turn and the tasks it delegated made 7 model calls")
         assert "tree_model_calls in [limits]" in error
-        # The next turn begins at nothing.
+        # The next turn starts counting at zero.
         assert not get_stream_end(await collect_events(client.stream("crab", "!say again"))).error
 
 

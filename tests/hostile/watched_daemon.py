@@ -1,9 +1,8 @@
-"""crabtalkd that notes each file it touches where it has no business, and what it holds in memory.
+"""crabtalkd that logs its accesses to files outside its home, and its memory use.
 
-python -m tests.hostile.watched_daemon run --home HOME, with WATCH_NOTES naming the file for the
-notes and WATCH_SECRET a directory of which nothing may even be read. What is written below HOME is
-its own.
-WATCH_HELD names the file for what it holds: a line each moment.
+Run `python -m tests.hostile.watched_daemon run --home HOME`. WATCH_NOTES names the log of accesses:
+writes outside HOME, and any access below WATCH_SECRET. WATCH_HELD names the log of memory use, a
+line per sample.
 """
 
 import ctypes
@@ -18,9 +17,9 @@ from typing import Any
 from crabtalk.daemon.cli import main as crabtalkd
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# What is no file, or no file of anybody's.
+# Directories without ordinary files.
 SPECIAL_DIRECTORIES = ("/dev/", "/proc/")
-# Which arguments of an event are paths; each of these changes something.
+# Events that change files, with the number of path arguments.
 CHANGE_EVENTS = {
     "os.chmod": 1,
     "os.chown": 1,
@@ -38,35 +37,35 @@ READ_EVENTS = {"os.listdir": 1, "os.scandir": 1, "os.chdir": 1}
 
 
 def make_audit_hook(
-    home: str, secret: str, note: Callable[[str], None]
+    home: str, secret: str, log_access: Callable[[str], None]
 ) -> Callable[[str, Any], None]:
     """A hook for `sys.addaudithook`."""
 
-    def whole(path: Any) -> str:
-        """Where it leads; empty for a descriptor, and for a name in a directory that is open."""
+    def resolve_path(path: Any) -> str:
+        """The absolute path; empty for descriptors and names relative to an open directory."""
         if not isinstance(path, str | bytes | os.PathLike):
             return ""
         text = os.fsdecode(path)
-        is_told = text.startswith("/") or ".." in text.split("/")
-        return os.path.normpath(Path.cwd() / text) if is_told else ""
+        is_resolvable = text.startswith("/") or ".." in text.split("/")
+        return os.path.normpath(Path.cwd() / text) if is_resolvable else ""
 
     def is_below(path: str, directory: str) -> bool:
         return path == directory or path.startswith(f"{directory}/")
 
-    def hook(event: str, given: Any) -> None:
+    def hook(event: str, arguments: Any) -> None:
         if event == "open":
-            paths, changes = given[:1], bool((given[2] or 0) & WRITE_FLAGS)
+            paths, changes = arguments[:1], bool((arguments[2] or 0) & WRITE_FLAGS)
         elif event in CHANGE_EVENTS:
-            paths, changes = given[: CHANGE_EVENTS[event]], True
+            paths, changes = arguments[: CHANGE_EVENTS[event]], True
         elif event in READ_EVENTS:
-            paths, changes = given[: READ_EVENTS[event]], False
+            paths, changes = arguments[: READ_EVENTS[event]], False
         else:
             return
-        for path in map(whole, paths):
+        for path in map(resolve_path, paths):
             if not path or path.startswith(SPECIAL_DIRECTORIES):
                 continue
             if is_below(path, secret) or (changes and not is_below(path, home)):
-                note(f"{event} {path}\n")
+                log_access(f"{event} {path}\n")
 
     return hook
 
@@ -84,8 +83,8 @@ class MallocStatistics(ctypes.Structure):
 
 
 def log_memory_use(descriptor: int) -> None:
-    """Bytes that are in use, by the C library, and objects of up to 512 bytes, by Python: neither
-    knows of the other's. What is free, and kept for later, is in neither."""
+    """Log the bytes allocated by the C library, and Python's objects of up to 512 bytes, which the
+    C library does not see. Freed memory that is kept for later is not included."""
     allocated = ctypes.CDLL(None).mallinfo2
     allocated.restype = MallocStatistics
     while True:

@@ -1,4 +1,4 @@
-"""MCP servers nobody here wrote: those of the protocol's own project, from npm, under node.
+"""Third-party MCP servers: those of the MCP project, from npm, under node.
 
 `make test-interop` installs them; CRABTALK_NPM names the folder that has them.
 """
@@ -28,8 +28,8 @@ BIN = Path(os.environ.get("CRABTALK_NPM", ROOT / ".venv" / "npm")) / "node_modul
 pytestmark = pytest.mark.interop
 
 LONG = "trigger-long-running-operation"
-# Every tool it has that can be called, and something to call it with. One more only runs as a task
-# of the protocol's, and is not offered.
+# All its callable tools with sample arguments. One more tool runs only as an MCP task
+# and is not offered.
 EVERYTHING: dict[str, dict[str, Any]] = {
     "echo": {"message": "hello"},
     "get-annotated-message": {"messageType": "error", "includeImage": True},
@@ -50,9 +50,9 @@ def build_everything_server(name: str = "everything") -> McpServerConfig:
     return McpServerConfig(name, str(BIN / "mcp-server-everything"), ("stdio",))
 
 
-def build_memory_server(kept: Path, name: str = "graph") -> McpServerConfig:
+def build_memory_server(memory_file: Path, name: str = "graph") -> McpServerConfig:
     return McpServerConfig(
-        name, str(BIN / "mcp-server-memory"), env={"MEMORY_FILE_PATH": str(kept)}
+        name, str(BIN / "mcp-server-memory"), env={"MEMORY_FILE_PATH": str(memory_file)}
     )
 
 
@@ -77,7 +77,7 @@ def find_free_port() -> int:
 
 
 async def try_everything(there: McpWorld) -> None:
-    """Each tool it lists is called, and answers what it should."""
+    """Every listed tool is called and returns the expected answer."""
     assert set(there.list_offered()) == set(EVERYTHING)
     answers = {name: await there.call(name, **given) for name, given in EVERYTHING.items()}
     assert not [name for name, answer in answers.items() if answer.is_error]
@@ -99,11 +99,11 @@ async def try_everything(there: McpWorld) -> None:
 
 
 async def check_progress(there: McpWorld) -> None:
-    heard: list[McpProgress] = []
-    answer = await there.call_with_progress(LONG, heard.append, duration=2, steps=4)
+    received: list[McpProgress] = []
+    answer = await there.call_with_progress(LONG, received.append, duration=2, steps=4)
     assert "completed" in answer.text
-    assert [(one.progress, one.total) for one in heard] == [(step, 4) for step in (1, 2, 3, 4)]
-    assert all(one.text for one in heard)
+    assert [(one.progress, one.total) for one in received] == [(step, 4) for step in (1, 2, 3, 4)]
+    assert all(one.text for one in received)
 
 
 async def cancel_and_call_again(there: McpWorld) -> None:
@@ -132,14 +132,14 @@ async def test_every_tool_of_server_everything_over_streamable_http(tmp_path: Pa
             await check_progress(there)
             await cancel_and_call_again(there)
         with serve_over_http(port):
-            # A new process does not know our session, and never heard the call.
+            # A new process does not know our session, so it never received the call.
             assert "42" in await there.call_for_text("get-sum", a=20, b=22)
 
 
 @pytest.mark.req("mcp.interop.stdio")
 @pytest.mark.req("mcp.progress.feed")
 async def test_the_progress_of_server_everything_reaches_a_feed(tmp_path: Path) -> None:
-    """Through the whole of the daemon, to a client that is not the one that asked."""
+    """Through the whole daemon, to another client than the one that started the turn."""
     command = BIN / "mcp-server-everything"
     agent = f'prompt = "You are crab."\n[[mcps]]\nname = "e"\ncommand = "{command}"\n'
     async with (
@@ -210,27 +210,27 @@ async def test_server_filesystem_reads_writes_and_stays_where_it_is(tmp_path: Pa
 
 @pytest.mark.req("mcp.interop.stdio")
 async def test_server_memory_remembers_through_an_agent(tmp_path: Path) -> None:
-    """Through the whole of the daemon: a model's call, the socket, the host, node and back."""
-    kept = tmp_path / "memory.jsonl"
+    """Through the whole daemon: a model's call, the socket, the host, node and back."""
+    memory_file = tmp_path / "memory.jsonl"
     agent = (
         'prompt = "You are crab."\n[[mcps]]\nname = "graph"\n'
-        f'command = "{BIN / "mcp-server-memory"}"\nenv = {{ MEMORY_FILE_PATH = "{kept}" }}\n'
+        f'command = "{BIN / "mcp-server-memory"}"\nenv = {{ MEMORY_FILE_PATH = "{memory_file}" }}\n'
     )
     entity = {"name": "crab", "entityType": "animal", "observations": ["walks sideways"]}
     async with (
         run_daemon(tmp_path, agents={"crab": agent}, hooks={}) as daemon,
         daemon.client() as client,
     ):
-        made, found = await run_tool_calls(
+        outcome, found = await run_tool_calls(
             client,
             "crab",
             [("create_entities", {"entities": [entity]})],
             [("search_nodes", {"query": "sideways"})],
         )
         offered = {tool["function"]["name"] for tool in daemon.model.requests[0]["tools"]}
-    assert not made.is_error
+    assert not outcome.is_error
     assert "walks sideways" in found.output
-    assert "walks sideways" in kept.read_text()
+    assert "walks sideways" in memory_file.read_text()
     assert {"create_entities", "create_relations", "add_observations", "read_graph"} <= offered
 
 
@@ -296,8 +296,8 @@ async def test_twenty_processes_of_server_memory_at_once(tmp_path: Path) -> None
 
         async def create(number: int) -> bool:
             entity = {"name": f"crab {number}", "entityType": "animal", "observations": []}
-            made = await there.call(f"g{number}__create_entities", entities=[entity])
-            return made.is_error
+            outcome = await there.call(f"g{number}__create_entities", entities=[entity])
+            return outcome.is_error
 
         assert not any(await asyncio.gather(*map(create, range(20))))
         pids = there.mcp.host.server_pids
@@ -307,7 +307,7 @@ async def test_twenty_processes_of_server_memory_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.req("mcp.interop.stdio")
-async def test_all_of_them_at_once(tmp_path: Path) -> None:
+async def test_all_servers_run_at_the_same_time(tmp_path: Path) -> None:
     (tmp_path / "beach").mkdir()
     async with open_world(tmp_path) as there:
         await there.connect(

@@ -1,6 +1,6 @@
-"""Hosts that are started once for all tests of a module: each takes a second to load the SDK.
+"""Fixtures with MCP hosts, started once for a module: loading the SDK takes a second.
 
-A test has its world to itself. When it is over, its agents are let go of, and their servers end.
+After each test all its agents are released and their servers end.
 """
 
 from collections.abc import AsyncIterator
@@ -11,12 +11,12 @@ import pytest_asyncio
 from crabtalk.mcp import McpLimits
 from tests.mcp.world import PATIENCE, McpWorld, open_world
 
-# However busy the machine, a first turn has the servers its test speaks of.
+# Even on a busy machine, a first turn waits for the servers of its test.
 PATIENT_LIMITS = McpLimits(mcp_wait_seconds=PATIENCE)
 HURRIED_LIMITS = McpLimits(
     mcp_connect_seconds=3, mcp_call_seconds=2, mcp_calls=1, mcp_wait_seconds=1
 )
-ADDED_ENVIRONMENT = {"BEACH": "north", "TIDE": "low"}  # to the environment of every server
+ADDED_ENVIRONMENT = {"BEACH": "north", "TIDE": "low"}  # to every server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -35,13 +35,13 @@ async def hurried_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def mcp_world(patient_host: McpWorld) -> AsyncIterator[McpWorld]:
-    """A world where things take the time they take."""
+    """A world with PATIENT_LIMITS."""
     yield patient_host
     await patient_host.release_all()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def hurried_world(hurried_host: McpWorld) -> AsyncIterator[McpWorld]:
-    """A world with HURRIED limits."""
+    """A world with HURRIED_LIMITS."""
     yield hurried_host
     await hurried_host.release_all()

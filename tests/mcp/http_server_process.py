@@ -1,4 +1,4 @@
-"""Servers on the SDK over HTTP, as processes of their own. Only the first has to load it."""
+"""Starts HTTP servers that use the SDK as child processes. Only the first one loads the SDK."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ SERVERS = ForkedProgram(
 
 
 class HttpServerProcess:
-    """A server, and where it is."""
+    """A server process and its address."""
 
     def __init__(self, process: ForkedProcess, port: int) -> None:
         self.process = process
@@ -32,7 +32,7 @@ class HttpServerProcess:
 
     @contextmanager
     def restart(self) -> Iterator[None]:
-        """Killed and started anew, in one breath: no loop of this process gets to notice."""
+        """Kill and restart the server without yielding to this process's event loop."""
         self.process.kill()
         self.process.wait_blocking()
         process = start_process("--port", str(self.port), stdout=DEVNULL)

@@ -1,9 +1,9 @@
-"""A server on the official SDK, over stdio or streamable HTTP: what servers in the world are.
+"""A server that uses the official SDK, over stdio or streamable HTTP.
 
     python -m tests.mcp.servers                     over stdio
     python -m tests.mcp.servers --http              over HTTP; prints its port
-    python -m tests.mcp.servers --http --key KEY    only for who says `Bearer KEY`
-    python -m tests.mcp.servers --http --oauth      only for who was allowed in
+    python -m tests.mcp.servers --http --key KEY    only with `Bearer KEY`
+    python -m tests.mcp.servers --http --oauth      only after OAuth
 
 Started with --http it lives until its standard input ends.
 """
@@ -39,7 +39,7 @@ class Tide(BaseModel):
 
 
 def add_tools(server: MCPServer) -> None:
-    """Gives it its tools."""
+    """Add the tools to a server."""
 
     @server.tool()
     def add(a: int, b: int) -> int:
@@ -93,7 +93,7 @@ def add_tools(server: MCPServer) -> None:
 
 
 class OAuthProvider:
-    """Lets everybody in who asks, and forgets them after `lifetime` seconds."""
+    """Authorizes every client that asks."""
 
     def __init__(self) -> None:
         self.clients: dict[str, OAuthClientInformationFull] = {}
@@ -161,7 +161,7 @@ class OAuthProvider:
 
 
 def require_key(app: Any, key: str) -> Any:
-    """Behind a door that opens to one header."""
+    """Wrap an app so that it requires an Authorization header."""
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers") or [])

@@ -1,4 +1,4 @@
-"""What the host makes of what servers say: bounded, and in values that fit a frame."""
+"""Conversion of tools and results in the host: limits, and values that fit a frame."""
 
 import base64
 import json
@@ -23,12 +23,12 @@ def build_image(data: bytes) -> types.ImageContent:
     return types.ImageContent(type="image", data=encoded, mime_type="image/png")
 
 
-def build_text(said: str) -> types.TextContent:
-    return types.TextContent(type="text", text=said)
+def build_text(content_text: str) -> types.TextContent:
+    return types.TextContent(type="text", text=content_text)
 
 
 @pytest.mark.req("mcp.results")
-def test_structured_content_is_read_where_there_is_no_text() -> None:
+def test_structured_content_is_used_if_there_is_no_text() -> None:
     both = types.CallToolResult(content=[build_text("low")], structured_content={"tide": "low"})
     assert convert_result(both) == ("low", ())
     only = types.CallToolResult(
@@ -38,7 +38,7 @@ def test_structured_content_is_read_where_there_is_no_text() -> None:
 
 
 @pytest.mark.req("mcp.results")
-def test_texts_are_joined_by_line_ends() -> None:
+def test_texts_are_joined_by_line_breaks() -> None:
     assert convert_result(types.CallToolResult(content=[build_text("a"), build_text("b")])) == (
         "a\nb",
         (),
@@ -49,14 +49,14 @@ def test_texts_are_joined_by_line_ends() -> None:
 def test_the_largest_answer_fits_a_frame() -> None:
     content: list[types.ContentBlock] = [build_text("é" * LONGEST_TEXT)]
     content += [build_image(b"x" * 1_000_000) for _ in range(MAX_IMAGES)]
-    said, pictures = convert_result(types.CallToolResult(content=content))
-    assert len(encode_frame(McpCallResult(1, said, pictures))) < LARGEST_FRAME
+    content_text, pictures = convert_result(types.CallToolResult(content=content))
+    assert len(encode_frame(McpCallResult(1, content_text, pictures))) < LARGEST_FRAME
     assert len(pictures) == 12
-    assert said.count("too much to show") == MAX_IMAGES - 12
+    assert content_text.count("too much to show") == MAX_IMAGES - 12
 
 
 @pytest.mark.req("mcp.results.bounded")
-def test_a_list_of_tools_is_cut_and_what_cannot_be_told_of_is_left_out() -> None:
+def test_a_tool_list_is_truncated_and_unencodable_tools_are_left_out() -> None:
     def tool(name: str, **schema: object) -> types.Tool:
         return types.Tool(name=name, description="d" * 100_000, input_schema=schema)
 
@@ -70,7 +70,7 @@ def test_a_list_of_tools_is_cut_and_what_cannot_be_told_of_is_left_out() -> None
     assert json.dumps(found[0].parameters)
 
 
-def test_a_tool_that_is_more_than_a_call_is_not_offered() -> None:
+def test_a_tool_that_requires_mcp_tasks_is_not_offered() -> None:
     task = types.Tool(
         name="research",
         input_schema={},

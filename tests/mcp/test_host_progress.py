@@ -1,4 +1,4 @@
-"""What the host makes of what servers say about their progress: seldom enough, and in order."""
+"""ProgressThrottle: limited in rate, and in order."""
 
 import asyncio
 import math
@@ -17,39 +17,41 @@ from crabtalk.mcp.messages import McpProgress, encode_frame
 
 
 @pytest.mark.req("mcp.progress.bounded")
-async def test_of_what_comes_too_fast_the_first_is_told_at_once_and_the_latest_in_time() -> None:
+async def test_of_rapid_progress_the_first_is_sent_at_once_and_the_latest_after_the_interval() -> (
+    None
+):
     loop = asyncio.get_running_loop()
-    told: list[tuple[float, McpProgress]] = []
+    sent: list[tuple[float, McpProgress]] = []
     latest = asyncio.Event()
 
     def tell(progress: McpProgress) -> None:
-        told.append((loop.time(), progress))
+        sent.append((loop.time(), progress))
         if progress.progress == 1000:
             latest.set()
 
     reports = ProgressThrottle(7, tell)
     for step in range(1, 1001):
         reports.report(step, 1000, None)
-        assert len(told) == 1, "there was no pause yet"
+        assert len(sent) == 1, "there was no pause yet"
     async with asyncio.timeout(10):
         await latest.wait()
-    assert [progress.text for _, progress in told] == ["1/1000", "1000/1000"]
-    assert told[1][0] - told[0][0] >= INTERVAL * 0.9
+    assert [progress.text for _, progress in sent] == ["1/1000", "1000/1000"]
+    assert sent[1][0] - sent[0][0] >= INTERVAL * 0.9
     reports.close()
-    assert len(told) == 2, "what was told is not told again"
+    assert len(sent) == 2, "what was told is not told again"
 
 
 @pytest.mark.req("mcp.progress.feed")
-async def test_the_last_word_comes_before_the_end_and_none_after_it() -> None:
-    told: list[str] = []
-    reports = ProgressThrottle(7, lambda progress: told.append(progress.text))
+async def test_the_last_progress_is_sent_before_close_and_none_after_it() -> None:
+    sent: list[str] = []
+    reports = ProgressThrottle(7, lambda progress: sent.append(progress.text))
     for step in (1, 2, 3):
         reports.report(step, None, f"step {step}")
     reports.close()
-    assert told == ["step 1", "step 3"]
+    assert sent == ["step 1", "step 3"]
     reports.report(4, None, "late")
     await asyncio.sleep(2 * INTERVAL)
-    assert told == ["step 1", "step 3"]
+    assert sent == ["step 1", "step 3"]
 
 
 @pytest.mark.req("mcp.progress.values")
@@ -77,7 +79,7 @@ async def test_the_last_word_comes_before_the_end_and_none_after_it() -> None:
         (3, None, "half \ud800", ("half ?", 3, None)),
     ],
 )
-def test_numbers_that_mean_nothing_are_left_out_and_words_are_on_a_line(
+def test_invalid_numbers_are_left_out_and_texts_are_on_one_line(
     progress: float,
     total: float | None,
     message: str | None,
@@ -88,19 +90,19 @@ def test_numbers_that_mean_nothing_are_left_out_and_words_are_on_a_line(
 
 @pytest.mark.req("mcp.progress.values")
 @given(st.floats(), st.none() | st.floats(), st.none() | st.text())
-def test_whatever_a_server_says_fits_the_pipe_and_keeps_its_promises(
+def test_any_progress_message_fits_a_frame_and_is_valid(
     progress: float, total: float | None, message: str | None
 ) -> None:
-    made = build_progress(7, progress, total, message)
-    assert encode_frame(made)
-    assert len(made.text.splitlines()) <= 1
-    if made.progress is not None:
-        assert 0 <= made.progress < math.inf
-    if made.total is not None:
-        assert made.progress is not None
-        assert made.progress <= made.total < math.inf
+    built = build_progress(7, progress, total, message)
+    assert encode_frame(built)
+    assert len(built.text.splitlines()) <= 1
+    if built.progress is not None:
+        assert 0 <= built.progress < math.inf
+    if built.total is not None:
+        assert built.progress is not None
+        assert built.progress <= built.total < math.inf
 
 
 @pytest.mark.req("mcp.progress.bounded")
-def test_words_of_any_length_are_cut() -> None:
+def test_long_texts_are_truncated() -> None:
     assert len(build_progress(7, 1, None, "waves " * 1_000_000).text) <= MAX_TEXT_LENGTH

@@ -1,4 +1,4 @@
-"""Peers on the official SDK: over stdio, over streamable HTTP, behind a key, behind OAuth."""
+"""Servers with the official SDK: over stdio, over streamable HTTP, with a key, with OAuth."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.one_loop, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def try_everything(mcp_world: McpWorld, tmp_path: Path) -> None:
-    """What a server on the SDK offers, all of it."""
+    """Use everything that a server with the SDK offers."""
     assert await mcp_world.call_for_text("add", a=20, b=22) == "42"
     assert json.loads(await mcp_world.call_for_text("tide")) == {"height": 1.5, "rising": True}
     (picture,) = (await mcp_world.call("picture")).pictures
@@ -29,15 +29,15 @@ async def try_everything(mcp_world: McpWorld, tmp_path: Path) -> None:
     failed = await mcp_world.call("fail")
     assert failed.is_error
     assert "no shells left" in failed.text
-    heard: list[McpProgress] = []
+    received: list[McpProgress] = []
     assert (
-        await mcp_world.call_with_progress("walk", heard.append, steps=3)
+        await mcp_world.call_with_progress("walk", received.append, steps=3)
     ).text == "walked 3 steps"
-    assert {(one.text, one.total) for one in heard} == {("walking", 3)}
-    assert (heard[0].progress, heard[-1].progress) == (0, 2)
+    assert {(one.text, one.total) for one in received} == {("walking", 3)}
+    assert (received[0].progress, received[-1].progress) == (0, 2)
     record = tmp_path / "cancelled"
     waiting = asyncio.ensure_future(mcp_world.call("wait", path=str(record)))
-    # It has begun once another call, sent after it, is over.
+    # It has begun when another call that was sent later is complete.
     assert await mcp_world.call_for_text("walk", steps=2) == "walked 2 steps"
     waiting.cancel()
     await mcp_world.wait_until(record.exists)
@@ -70,7 +70,9 @@ async def test_everything_works_with_a_server_on_the_sdk_over_http(
 
 
 @pytest.mark.req("mcp.http.auth")
-async def test_a_header_of_its_own_opens_the_door_and_another_does_not(mcp_world: McpWorld) -> None:
+async def test_the_right_auth_header_is_accepted_and_a_wrong_one_refused(
+    mcp_world: McpWorld,
+) -> None:
     async with run_http_server("--key", "sesame-seed") as server:
         right, wrong = (
             McpServerConfig("beach", url=server.url, auth=f"Bearer {key}")
@@ -84,7 +86,7 @@ async def test_a_header_of_its_own_opens_the_door_and_another_does_not(mcp_world
 
 @pytest.mark.req("mcp.http.death")
 @pytest.mark.req("mcp.failed.reason")
-async def test_a_server_over_http_that_is_gone_is_noticed_and_one_that_is_back_is_used(
+async def test_a_lost_http_server_is_noticed_and_used_again_when_it_is_back(
     tmp_path: Path, mcp_world: McpWorld
 ) -> None:
     async with run_http_server() as server:
@@ -95,14 +97,14 @@ async def test_a_server_over_http_that_is_gone_is_noticed_and_one_that_is_back_i
         with pytest.raises(McpCallError):
             await waiting
         assert await mcp_world.wait_for_failure()
-        await mcp_world.wait_until(lambda: "nobody answers at " in mcp_world.find_error())
+        await mcp_world.wait_until(lambda: "no server answers at " in mcp_world.find_error())
         async with run_http_server("--port", str(server.port)):
             await mcp_world.wait_until(lambda: mcp_world.list_event_statuses()[-1] == "connected")
             assert await mcp_world.call_for_text("add", a=2, b=2) == "4"
 
 
 @pytest.mark.req("mcp.http.unheard")
-async def test_a_call_that_a_restarted_server_never_heard_is_made_again(
+async def test_a_call_that_a_restarted_server_never_received_is_repeated(
     mcp_world: McpWorld,
 ) -> None:
     async with run_http_server() as server:
@@ -112,7 +114,7 @@ async def test_a_call_that_a_restarted_server_never_heard_is_made_again(
 
 
 @pytest.mark.req("mcp.oauth")
-async def test_a_person_allows_it_once_and_what_was_granted_is_kept(mcp_world: McpWorld) -> None:
+async def test_a_person_authorizes_once_and_the_tokens_are_stored(mcp_world: McpWorld) -> None:
     tokens = mcp_world.path / "tokens"
     before = set(tokens.glob("*"))
     async with run_http_server("--oauth") as server:
@@ -126,16 +128,18 @@ async def test_a_person_allows_it_once_and_what_was_granted_is_kept(mcp_world: M
         assert "You can close this page." in page
         await mcp_world.wait_until(lambda: mcp_world.list_statuses() == ["connected"])
         assert await mcp_world.call_for_text("add", a=1, b=2) == "3"
-        (kept,) = set(tokens.glob("*")) - before
-        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        (token_file,) = set(tokens.glob("*")) - before
+        assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
         assert stat.S_IMODE(tokens.stat().st_mode) == 0o700
         async with open_world(mcp_world.path) as later:
             await later.connect(declared)
-            assert not any(event.error for event in later.events), "nobody was asked again"
+            assert not any(event.error for event in later.events), (
+                "no second authorization was requested"
+            )
 
 
 @pytest.mark.req("mcp.oauth")
-async def test_a_person_who_says_no_is_heard_and_a_page_that_only_pretends_is_not(
+async def test_a_refusal_is_reported_and_a_forged_redirect_is_ignored(
     mcp_world: McpWorld,
 ) -> None:
     async with run_http_server("--oauth") as server:
@@ -151,7 +155,7 @@ async def test_a_person_who_says_no_is_heard_and_a_page_that_only_pretends_is_no
 
 
 async def wait_for_authorization(mcp_world: McpWorld) -> dict[str, list[str]]:
-    """What is in the address a person is to open. Whoever is told it can be answered at once."""
+    """Return the query of the URL a person must open. The redirect port already listens then."""
     await mcp_world.wait_until(lambda: bool(mcp_world.find_error()))
     question = parse_qs(urlsplit(mcp_world.find_error()).query)
     port = urlsplit(question["redirect_uri"][0]).port
@@ -161,12 +165,12 @@ async def wait_for_authorization(mcp_world: McpWorld) -> dict[str, list[str]]:
 
 
 def visit_page(address: str) -> str:
-    """As a browser does, redirects included."""
+    """Open a page like a browser, and follow redirects."""
     with urllib.request.urlopen(address, timeout=30) as response:  # noqa: S310
         return str(response.read().decode())
 
 
-# ── Found, not declared ─────────────────────────────────────────────────────────────────────────
+# ── Port files ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.ports")
@@ -184,9 +188,9 @@ async def test_components_come_and_go_with_their_port_files(
     await files.scan()
     assert list(mcp_world.mcp.list_states()) == []
     await files.scan()
-    told = [r.getMessage() for r in caplog.records if "nobody listens" in r.getMessage()]
-    assert len(told) == 1, "once is enough"
-    assert str(run / "stale.port") in told[0]
+    warnings = [r.getMessage() for r in caplog.records if "nothing listens" in r.getMessage()]
+    assert len(warnings) == 1, "once is enough"
+    assert str(run / "stale.port") in warnings[0]
     async with run_http_server() as server:
         file.write_text(f"{server.port}\n")
         await files.scan()
@@ -209,7 +213,7 @@ async def test_components_come_and_go_with_their_port_files(
 
 
 @pytest.mark.req("mcp.ports.stale")
-async def test_a_component_that_died_is_let_go_of_though_its_file_is_still_there(
+async def test_a_dead_component_is_dropped_although_its_port_file_remains(
     tmp_path: Path, mcp_world: McpWorld
 ) -> None:
     run = tmp_path / "run"
@@ -221,16 +225,16 @@ async def test_a_component_that_died_is_let_go_of_though_its_file_is_still_there
         await mcp_world.wait_until(lambda: mcp_world.list_statuses("") == ["connected"])
     await mcp_world.wait_until(lambda: "failed" in mcp_world.list_event_statuses(""))
     async with asyncio.timeout(PATIENCE):
-        while mcp_world.list_statuses(""):  # one that is being tried again right now has its chance
+        while mcp_world.list_statuses(""):  # a retry may be running
             await files.scan()
     assert mcp_world.list_event_statuses("")[-1] == "disconnected"
 
 
-# ── Answers past all bounds ─────────────────────────────────────────────────────────────────────
+# ── Endless answers ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.results.bounded")
-async def test_an_answer_over_http_that_never_ends_is_not_read_to_its_end(
+async def test_an_endless_http_answer_is_cut_off(
     mcp_world: McpWorld,
 ) -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

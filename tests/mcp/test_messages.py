@@ -1,4 +1,4 @@
-"""The pipe between daemon and host: what goes in comes out, and nothing else does."""
+"""The messages between daemon and host: framing and limits."""
 
 import asyncio
 from typing import Any
@@ -87,23 +87,21 @@ async def read_frames(*pieces: bytes) -> list[Any]:
 
 
 @given(st.lists(messages, max_size=4), st.integers(1, 50))
-def test_messages_arrive_as_they_were_sent_however_the_pipe_cuts_them(
-    sent: list[Any], size: int
-) -> None:
+def test_messages_round_trip_for_any_split_of_the_bytes(sent: list[Any], size: int) -> None:
     data = b"".join(encode_frame(message) for message in sent)
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
     assert asyncio.run(read_frames(*pieces)) == sent
 
 
 @pytest.mark.req("mcp.results.bounded")
-async def test_a_frame_past_the_bound_is_neither_sent_nor_read() -> None:
+async def test_a_frame_above_the_limit_is_neither_sent_nor_read() -> None:
     with pytest.raises(HostFrameError, match="at most"):
         encode_frame(McpCallResult(1, "x" * (LARGEST_FRAME + 1)))
     with pytest.raises(HostFrameError, match="announced"):
         await read_frames(HEADER.pack(LARGEST_FRAME + 1))
 
 
-async def test_what_is_no_message_is_refused_and_half_a_one_is_the_end() -> None:
+async def test_an_invalid_message_is_refused_and_an_incomplete_one_is_the_end() -> None:
     with pytest.raises(HostFrameError):
         await read_frames(HEADER.pack(3) + b"abc")
     assert await read_frames(encode_frame(CancelCall(1)), encode_frame(CancelCall(2))[:-1]) == [

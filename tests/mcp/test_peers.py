@@ -1,4 +1,4 @@
-"""The bookkeeping of peers, without a process: what happened goes in, what follows comes out."""
+"""PeerRegistry without processes: events in, effects out."""
 
 from typing import Any
 
@@ -52,13 +52,13 @@ def list_states(effects: list[PeerEffect]) -> list[tuple[str, str, str]]:
 
 
 def connect_peer(peers: PeerRegistry, agent: str = "crab", *servers: McpServerConfig) -> int:
-    """The number of the start that came of declaring them."""
+    """Declare servers and return the number of the start this caused."""
     (number,) = list_starts(peers.declare(agent, servers or [build_server()]))
     peers.handle_tools(number, ECHO, 0.0)
     return number
 
 
-# ── Who means the same ──────────────────────────────────────────────────────────────────────────
+# ── Fingerprints ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.fingerprint")
@@ -71,7 +71,7 @@ def connect_peer(peers: PeerRegistry, agent: str = "crab", *servers: McpServerCo
         {"url": "http://x/mcp"},
     ],
 )
-def test_declarations_that_differ_in_what_a_process_sees_are_different_peers(
+def test_declarations_with_different_commands_or_environments_are_different_peers(
     other: dict[str, Any],
 ) -> None:
     given: dict[str, Any] = {"command": "beach-mcp", "args": (), "env": {"TOKEN": "a"}}
@@ -87,7 +87,7 @@ def test_declarations_that_differ_in_their_authorisation_are_different_peers() -
 
 
 @pytest.mark.req("mcp.fingerprint")
-def test_neither_its_name_nor_the_order_of_its_environment_makes_a_peer_another() -> None:
+def test_the_name_and_the_order_of_variables_do_not_matter_for_a_peer() -> None:
     one = McpServerConfig("x", "c", env={"A": "1", "B": "2"})
     other = McpServerConfig(
         "y", "c", env={"B": "2", "A": "1"}, auto_restart=False, idle_timeout=5.0
@@ -113,8 +113,8 @@ def test_agents_that_declare_the_same_share_one_peer_until_the_last_of_them_leav
 
 
 @pytest.mark.req("mcp.rename")
-def test_an_agent_that_is_called_something_else_keeps_its_peers() -> None:
-    """As the daemon renames: the new name is registered before the old one is dropped."""
+def test_a_renamed_agent_keeps_its_peers() -> None:
+    """Like the daemon, register the new name before the old one is dropped."""
     peers = PeerRegistry()
     connect_peer(peers, "crab")
     effects = peers.declare("hermit", [build_server()]) + peers.release("crab")
@@ -126,7 +126,7 @@ def test_an_agent_that_is_called_something_else_keeps_its_peers() -> None:
 
 
 @pytest.mark.req("mcp.changed")
-def test_a_changed_declaration_serves_from_the_old_peer_until_the_new_one_is_there() -> None:
+def test_a_changed_declaration_uses_the_old_peer_until_the_new_one_connects() -> None:
     peers = PeerRegistry()
     old = connect_peer(peers)
     changed = peers.declare("crab", [build_server(command="new-mcp")])
@@ -142,7 +142,7 @@ def test_a_changed_declaration_serves_from_the_old_peer_until_the_new_one_is_the
 
 
 @pytest.mark.req("mcp.changed")
-def test_of_declarations_changed_twice_in_a_row_none_is_left_behind() -> None:
+def test_two_changes_in_a_row_leave_no_old_peer() -> None:
     peers = PeerRegistry()
     old = connect_peer(peers)
     (second,) = list_starts(peers.declare("crab", [build_server(command="second")]))
@@ -154,7 +154,7 @@ def test_of_declarations_changed_twice_in_a_row_none_is_left_behind() -> None:
 
 
 @pytest.mark.req("mcp.changed")
-def test_a_declaration_that_is_changed_back_has_its_peer_as_it_was() -> None:
+def test_a_declaration_that_is_changed_back_keeps_its_peer() -> None:
     peers = PeerRegistry()
     old = connect_peer(peers)
     (new,) = list_starts(peers.declare("crab", [build_server(command="new-mcp")]))
@@ -174,7 +174,7 @@ def list_delays(effects: list[PeerEffect]) -> list[float]:
 
 
 @pytest.mark.req("mcp.restart")
-def test_a_peer_that_keeps_failing_is_tried_again_ever_more_rarely() -> None:
+def test_the_retry_delay_of_a_failing_peer_grows() -> None:
     peers = PeerRegistry()
     (number,) = list_starts(peers.declare("crab", [build_server()]))
     waited = []
@@ -214,18 +214,18 @@ def test_without_auto_restart_a_peer_stays_failed_until_it_is_declared_again() -
 
 
 @pytest.mark.req("mcp.oauth")
-def test_what_only_a_person_can_mend_is_not_tried_again_until_somebody_says_so() -> None:
+def test_a_final_failure_is_not_retried_until_requested() -> None:
     peers = PeerRegistry()
     (number,) = list_starts(peers.declare("crab", [build_server()]))
     assert list_states(peers.handle_authorization(number, "open this")) == [
         ("crab", "beach", "connecting")
     ]
-    assert list_delays(peers.handle_lost(number, "nobody allowed it", 0.0, is_final=True)) == []
+    assert list_delays(peers.handle_lost(number, "it was not allowed", 0.0, is_final=True)) == []
     assert list_states(peers.retry_failed()) == [("crab", "beach", "connecting")]
 
 
 @pytest.mark.req("mcp.host.death")
-def test_when_the_host_dies_every_peer_has_failed_and_is_tried_again() -> None:
+def test_when_the_host_dies_all_peers_fail_and_are_retried() -> None:
     peers = PeerRegistry()
     connect_peer(peers, "crab", build_server(auto_restart=False))
     connect_peer(peers, "twin", build_server(command="other"))
@@ -235,7 +235,7 @@ def test_when_the_host_dies_every_peer_has_failed_and_is_tried_again() -> None:
     assert list_delays(lost) == [FIRST_DELAY, FIRST_DELAY]
 
 
-def test_what_is_said_of_a_start_that_was_given_up_is_not_heard() -> None:
+def test_messages_about_an_abandoned_start_are_ignored() -> None:
     peers = PeerRegistry()
     number = connect_peer(peers)
     peers.release("crab")
@@ -245,7 +245,7 @@ def test_what_is_said_of_a_start_that_was_given_up_is_not_heard() -> None:
 
 
 @pytest.mark.req("mcp.secrets")
-def test_why_a_peer_failed_does_not_repeat_what_it_was_told_in_confidence() -> None:
+def test_the_error_of_a_peer_does_not_contain_its_credentials() -> None:
     secretive = build_server(env={"TOKEN": "s3cret-enough", "MODE": "dev"})
     peers = PeerRegistry()
     (number,) = list_starts(peers.declare("crab", [secretive]))
@@ -257,7 +257,7 @@ def test_why_a_peer_failed_does_not_repeat_what_it_was_told_in_confidence() -> N
 
 
 @pytest.mark.req("mcp.peers.bounded")
-def test_past_the_bound_a_declared_server_fails_with_what_to_do() -> None:
+def test_a_server_above_the_limit_fails_with_advice() -> None:
     peers = PeerRegistry(most=1)
     connect_peer(peers)
     refused = peers.declare("twin", [build_server(command="one too many")])
@@ -268,11 +268,11 @@ def test_past_the_bound_a_declared_server_fails_with_what_to_do() -> None:
     assert len(list_starts(peers.release("crab") + peers.retry_failed())) == 1
 
 
-# ── Want of use ─────────────────────────────────────────────────────────────────────────────────
+# ── Idle peers ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.idle")
-def test_a_peer_nobody_uses_is_stopped_keeps_its_tools_and_comes_back_when_wanted() -> None:
+def test_an_idle_peer_is_stopped_keeps_its_tools_and_restarts_on_demand() -> None:
     peers = PeerRegistry()
     idle = build_server(idle_timeout=60.0)
     (number,) = list_starts(peers.declare("crab", [idle]))
@@ -298,7 +298,7 @@ def test_a_peer_nobody_uses_is_stopped_keeps_its_tools_and_comes_back_when_wante
 
 
 @pytest.mark.req("mcp.idle")
-def test_a_peer_is_kept_as_long_as_one_of_its_owners_wants_it_kept() -> None:
+def test_a_peer_runs_as_long_as_one_of_its_owners_has_no_idle_timeout() -> None:
     peers = PeerRegistry()
     (number,) = list_starts(peers.declare("crab", [build_server(idle_timeout=60.0)]))
     peers.declare("twin", [build_server()])
@@ -309,11 +309,11 @@ def test_a_peer_is_kept_as_long_as_one_of_its_owners_wants_it_kept() -> None:
     assert [e.after for e in watched if isinstance(e, ScheduleIdleCheck)] == [60.0]
 
 
-# ── Whatever happens ────────────────────────────────────────────────────────────────────────────
+# ── State machine ───────────────────────────────────────────────────────────────────────────────
 
 
 class PeerRegistryMachine(RuleBasedStateMachine):
-    """Any agents, any declarations, any fate."""
+    """Any agents, declarations and events, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -348,12 +348,12 @@ class PeerRegistryMachine(RuleBasedStateMachine):
         ),
     )
     def declare(self, agent: str, servers: dict[str, tuple[str, bool, float | None]]) -> None:
-        made = tuple(
+        declared_servers = tuple(
             McpServerConfig(name, command, auto_restart=restarts, idle_timeout=idle)
             for name, (command, restarts, idle) in servers.items()
         )
-        self.declared[agent] = made
-        self.apply_effects(self.peers.declare(agent, made))
+        self.declared[agent] = declared_servers
+        self.apply_effects(self.peers.declare(agent, declared_servers))
 
     @rule(data=st.data(), fate=st.sampled_from(["offers", "lost", "final", "asking"]))
     def report_fate(self, data: st.DataObject, fate: str) -> None:
@@ -406,12 +406,12 @@ class PeerRegistryMachine(RuleBasedStateMachine):
             if peer.status in (PeerStatus.CONNECTING, PeerStatus.CONNECTED)
         }
         assert active <= self.running
-        # What else runs serves until its successor is there.
+        # Other running peers serve until their replacement connects.
         connecting = any(peer.status is PeerStatus.CONNECTING for _, peer in states)
         assert connecting or self.running == active
 
     @invariant()
-    def whoever_listens_knows_the_state(self) -> None:
+    def subscribers_know_the_state(self) -> None:
         for owner, peer in self.peers.list_states():
             assert self.last_states[owner].status is peer.status
             assert self.last_states[owner].error == peer.error
@@ -419,7 +419,7 @@ class PeerRegistryMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
-def test_whatever_happens_what_runs_is_what_is_declared(count: int) -> None:
+def test_the_running_peers_always_match_the_declarations(count: int) -> None:
     run_state_machine_as_test(
         PeerRegistryMachine, settings=settings(max_examples=count, stateful_step_count=40)
     )

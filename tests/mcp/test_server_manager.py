@@ -1,4 +1,4 @@
-"""Peers that are processes: connecting, calling, dying, coming back; the host and its death."""
+"""McpServerManager with real processes: connecting, calls, crashes, restarts, the host."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.one_loop, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest.mark.req("mcp.tools")
 @pytest.mark.req("mcp.annotations")
-async def test_a_declared_server_is_connected_and_what_it_offers_is_known(
+async def test_a_declared_server_is_connected_and_its_tools_are_listed(
     mcp_world: McpWorld,
 ) -> None:
     await mcp_world.connect(build_tiny_server())
@@ -37,7 +37,7 @@ async def test_a_declared_server_is_connected_and_what_it_offers_is_known(
 
 
 @pytest.mark.req("mcp.garbage")
-async def test_a_banner_before_the_first_word_is_overlooked(mcp_world: McpWorld) -> None:
+async def test_a_banner_before_the_first_message_is_ignored(mcp_world: McpWorld) -> None:
     await mcp_world.connect(build_tiny_server("--banner"))
     assert await mcp_world.call_for_text("echo", text="hello") == "hello"
 
@@ -69,7 +69,7 @@ async def test_servers_that_cannot_be_connected_fail_with_the_reason(
 
 
 @pytest.mark.req("mcp.concurrent")
-async def test_a_server_that_hangs_holds_up_no_other(mcp_world: McpWorld) -> None:
+async def test_a_hanging_server_does_not_delay_others(mcp_world: McpWorld) -> None:
     mcp_world.declare(build_tiny_server("--silent"), agent="twin")
     await mcp_world.connect(build_tiny_server())
     waiting = asyncio.ensure_future(mcp_world.call("wait"))
@@ -79,7 +79,7 @@ async def test_a_server_that_hangs_holds_up_no_other(mcp_world: McpWorld) -> Non
 
 
 @pytest.mark.req("mcp.env")
-async def test_a_server_sees_the_environment_what_is_added_for_all_and_its_own(
+async def test_a_server_gets_the_base_shared_and_own_environment(
     mcp_world: McpWorld,
 ) -> None:
     await mcp_world.connect(build_tiny_server(env={"TIDE": "high", "VERBATIM": "${HOME}"}))
@@ -118,7 +118,7 @@ async def test_answers_keep_text_images_and_structure_and_describe_the_rest(
 
 
 @pytest.mark.req("mcp.results.bounded")
-async def test_an_answer_of_any_length_reaches_us_cut_and_one_past_all_bounds_ends_its_server(
+async def test_long_answers_are_truncated_and_one_above_the_limit_ends_its_server(
     mcp_world: McpWorld,
 ) -> None:
     await mcp_world.connect(build_tiny_server())
@@ -133,7 +133,7 @@ async def test_an_answer_of_any_length_reaches_us_cut_and_one_past_all_bounds_en
 
 @pytest.mark.req("mcp.call.timeout")
 @pytest.mark.req("mcp.progress")
-async def test_a_call_has_a_deadline_that_moves_as_long_as_it_makes_progress(
+async def test_progress_extends_the_deadline_of_a_call(
     hurried_world: McpWorld,
 ) -> None:
     await hurried_world.connect(build_tiny_server())
@@ -145,63 +145,63 @@ async def test_a_call_has_a_deadline_that_moves_as_long_as_it_makes_progress(
 
 @pytest.mark.req("mcp.progress.feed")
 @pytest.mark.req("mcp.secrets")
-async def test_what_a_server_says_about_its_progress_is_heard_before_the_answer(
+async def test_progress_arrives_before_the_answer(
     mcp_world: McpWorld,
 ) -> None:
-    said = [
+    reports = [
         {"progress": 1, "total": 3, "message": "with a-secret-shell"},
         {"progress": 3, "total": 3, "message": "a-secret-shell " * 1000},
     ]
-    heard: list[McpProgress] = []
+    received: list[McpProgress] = []
     await mcp_world.connect(build_tiny_server(env={"SECRET": "a-secret-shell"}))
-    answer = await mcp_world.call_with_progress("report", heard.append, text=json.dumps(said))
+    answer = await mcp_world.call_with_progress("report", received.append, text=json.dumps(reports))
     assert answer.text == "reported"
-    assert [(one.progress, one.total) for one in heard] == [(1, 3), (3, 3)]
-    assert heard[0].text == "with ********"
-    assert heard[1].text.startswith("******** ******** ")
-    assert heard[1].text.endswith("…")
-    assert len(heard[1].text) == 500
-    count = len(heard)
+    assert [(one.progress, one.total) for one in received] == [(1, 3), (3, 3)]
+    assert received[0].text == "with ********"
+    assert received[1].text.startswith("******** ******** ")
+    assert received[1].text.endswith("…")
+    assert len(received[1].text) == 500
+    count = len(received)
     assert await mcp_world.call_for_text("progress", text="1") == "1 steps"
-    assert len(heard) == count, "another call's is not heard"
+    assert len(received) == count, "another call's is not heard"
 
 
 @pytest.mark.req("mcp.progress.bounded")
-async def test_a_server_that_floods_us_with_progress_is_heard_ten_times_a_second(
+async def test_a_flood_of_progress_is_limited_to_ten_messages_a_second(
     mcp_world: McpWorld,
 ) -> None:
-    heard: list[McpProgress] = []
+    received: list[McpProgress] = []
     await mcp_world.connect(build_tiny_server())
-    steps = int((await mcp_world.call_with_progress("flood", heard.append, text="0.5")).text)
+    steps = int((await mcp_world.call_with_progress("flood", received.append, text="0.5")).text)
     assert steps > 500
-    assert heard[-1].text == f"step {steps}", "the last word is never lost"
-    assert 2 <= len(heard) <= 50
-    assert [one.progress for one in heard] == sorted({one.progress or 0 for one in heard})
+    assert received[-1].text == f"step {steps}", "the last word is never lost"
+    assert 2 <= len(received) <= 50
+    assert [one.progress for one in received] == sorted({one.progress or 0 for one in received})
 
 
 @pytest.mark.req("mcp.progress.values")
-async def test_no_number_a_server_can_write_does_more_than_end_that_server(
+async def test_invalid_numbers_end_at_most_the_server_that_sent_them(
     mcp_world: McpWorld,
 ) -> None:
     numbers = ["NaN", "Infinity", "-Infinity", "-1", "1e999", "true", '"3"', "null", "[]"]
-    said = ",".join(f'{{"progress": {one}, "total": {one}}}' for one in numbers)
-    heard: list[McpProgress] = []
+    reports = ",".join(f'{{"progress": {one}, "total": {one}}}' for one in numbers)
+    received: list[McpProgress] = []
     await mcp_world.connect(build_tiny_server(), build_tiny_server("--any", "x", name="other"))
     assert (
-        await mcp_world.call_with_progress("report", heard.append, text=f"[{said}]")
+        await mcp_world.call_with_progress("report", received.append, text=f"[{reports}]")
     ).text == "reported"
-    assert heard == []
+    assert received == []
     huge = f'[{{"progress": 1{"0" * 400}}}]'
     with suppress(McpCallError):
-        await mcp_world.call_with_progress("report", heard.append, text=huge)
-    assert heard == []
+        await mcp_world.call_with_progress("report", received.append, text=huge)
+    assert received == []
     assert await mcp_world.call_for_text("other__echo", text="still here") == "still here"
     await mcp_world.wait_until(lambda: mcp_world.list_statuses() == ["connected", "connected"])
     assert await mcp_world.call_for_text("echo", text="and on") == "and on"
 
 
 @pytest.mark.req("mcp.cancel")
-async def test_a_call_nobody_waits_for_is_cancelled_at_the_server(
+async def test_a_cancelled_call_is_cancelled_at_the_server(
     tmp_path: Path, mcp_world: McpWorld
 ) -> None:
     record = tmp_path / "record"
@@ -210,14 +210,14 @@ async def test_a_call_nobody_waits_for_is_cancelled_at_the_server(
     await mcp_world.wait_until(lambda: '"wait"' in record.read_text())
     call.cancel()
     await mcp_world.wait_until(lambda: "notifications/cancelled" in record.read_text())
-    heard = [json.loads(line) for line in record.read_text().splitlines()]
-    (made,) = [one["id"] for one in heard if one.get("params", {}).get("name") == "wait"]
-    (cancelled,) = [one for one in heard if one["method"] == "notifications/cancelled"]
+    received = [json.loads(line) for line in record.read_text().splitlines()]
+    (made,) = [one["id"] for one in received if one.get("params", {}).get("name") == "wait"]
+    (cancelled,) = [one for one in received if one["method"] == "notifications/cancelled"]
     assert cancelled["params"]["requestId"] == made
 
 
 @pytest.mark.req("mcp.tools.changed")
-async def test_a_server_that_says_its_tools_have_changed_is_asked_for_them(
+async def test_changed_tools_are_listed_again(
     mcp_world: McpWorld,
 ) -> None:
     await mcp_world.connect(build_tiny_server())
@@ -228,7 +228,7 @@ async def test_a_server_that_says_its_tools_have_changed_is_asked_for_them(
 
 
 @pytest.mark.req("mcp.calls.bounded")
-async def test_past_the_bound_a_call_is_refused(hurried_world: McpWorld) -> None:
+async def test_a_call_above_the_limit_is_refused(hurried_world: McpWorld) -> None:
     await hurried_world.connect(build_tiny_server())
     waiting = asyncio.ensure_future(hurried_world.call("wait"))
     await asyncio.sleep(0)
@@ -237,7 +237,7 @@ async def test_past_the_bound_a_call_is_refused(hurried_world: McpWorld) -> None
     waiting.cancel()
 
 
-# ── Dying ───────────────────────────────────────────────────────────────────────────────────────
+# ── Loss ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.crash")
@@ -269,7 +269,7 @@ async def test_a_server_that_crashes_fails_its_calls_at_once_and_is_started_agai
 
 
 @pytest.mark.req("mcp.crash")
-async def test_a_server_killed_between_calls_is_noticed_without_one(mcp_world: McpWorld) -> None:
+async def test_a_server_killed_between_calls_is_noticed_without_a_call(mcp_world: McpWorld) -> None:
     await mcp_world.connect(build_tiny_server(auto_restart=False))
     os.kill(int(await mcp_world.call_for_text("pid")), signal.SIGKILL)
     assert await mcp_world.wait_for_failure() == "its process was killed by SIGKILL"
@@ -279,7 +279,7 @@ async def test_a_server_killed_between_calls_is_noticed_without_one(mcp_world: M
 
 
 @pytest.mark.req("mcp.teardown")
-async def test_letting_go_of_a_server_ends_it_and_all_that_it_started(mcp_world: McpWorld) -> None:
+async def test_releasing_a_server_ends_it_and_its_children(mcp_world: McpWorld) -> None:
     await mcp_world.connect(build_tiny_server("--stubborn"))
     pids = [int(await mcp_world.call_for_text("pid")), int(await mcp_world.call_for_text("child"))]
     host = mcp_world.mcp.host.pid
@@ -293,7 +293,7 @@ async def test_letting_go_of_a_server_ends_it_and_all_that_it_started(mcp_world:
 
 
 @pytest.mark.req("mcp.teardown")
-async def test_at_the_end_neither_host_nor_server_is_left(tmp_path: Path) -> None:
+async def test_close_ends_the_host_and_all_servers(tmp_path: Path) -> None:
     async with open_world(tmp_path) as mcp_world:
         await mcp_world.connect(
             build_tiny_server("--stubborn"), build_tiny_server("--any", "other", name="other")
@@ -313,7 +313,7 @@ async def test_at_the_end_neither_host_nor_server_is_left(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("mcp.host.death")
-async def test_a_host_that_dies_takes_all_servers_along_and_all_come_back(
+async def test_all_servers_end_with_the_host_and_are_restarted(
     mcp_world: McpWorld,
 ) -> None:
     await mcp_world.connect(build_tiny_server("--stubborn"))
@@ -349,14 +349,14 @@ async def test_a_host_that_does_not_answer_is_replaced(
 
 
 @pytest.mark.req("mcp.host.late")
-async def test_there_is_no_host_before_a_server_is_declared(tmp_path: Path) -> None:
+async def test_the_host_starts_with_the_first_declared_server(tmp_path: Path) -> None:
     async with open_world(tmp_path) as mcp_world:
         mcp_world.declare()
         await mcp_world.mcp.wait_until_settled("crab")
         assert mcp_world.mcp.host.pid is None
 
 
-# ── Want of use, and patience ───────────────────────────────────────────────────────────────────
+# ── Idle servers and waiting ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("mcp.idle")
@@ -387,14 +387,14 @@ async def test_the_first_turn_waits_for_servers_that_connect(
 
 @pytest.mark.req("mcp.wait")
 @pytest.mark.clock
-async def test_the_first_turn_waits_for_no_server_that_does_not_connect(
+async def test_the_first_turn_does_not_wait_for_a_server_that_never_connects(
     hurried_world: McpWorld,
 ) -> None:
     hurried_world.declare(build_tiny_server("--silent"))
     started = time.monotonic()
     await hurried_world.mcp.wait_until_settled("crab")
     assert 0.99 <= time.monotonic() - started < 10  # a timer counts in whole milliseconds
-    # It has waited in vain once, and does not again.
+    # After one timeout it does not wait again.
     again = asyncio.ensure_future(hurried_world.mcp.wait_until_settled("crab"))
     await asyncio.sleep(0)
     assert again.done()
@@ -417,7 +417,7 @@ async def test_fifty_agents_that_declare_the_same_share_one_process(mcp_world: M
 
 
 @pytest.mark.req("mcp.concurrent")
-async def test_twenty_servers_are_connected_and_called_side_by_side(mcp_world: McpWorld) -> None:
+async def test_twenty_servers_are_connected_and_called_in_parallel(mcp_world: McpWorld) -> None:
     servers = [build_tiny_server("--any", str(number), name=f"b{number}") for number in range(20)]
     await mcp_world.connect(*servers)
     pids = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""What tools of servers are called."""
+"""Toolbox: the names of servers' tools."""
 
 import re
 
@@ -18,12 +18,12 @@ def build_peer(id_: str, *names: str, status: PeerStatus = PeerStatus.CONNECTED)
 
 
 def list_offered(box: Toolbox) -> list[tuple[str, str]]:
-    """Names, and whose they are."""
+    """Return the offered names with their servers."""
     return [(known.name, known.peer) for known in box.offered]
 
 
 @pytest.mark.req("mcp.names.clash")
-def test_the_first_to_declare_a_name_has_it_and_the_others_their_full_name() -> None:
+def test_the_first_server_keeps_a_tool_name_and_others_get_their_full_name() -> None:
     box = Toolbox(
         [("a", build_peer("1", "dig", "bury")), ("b", build_peer("2", "dig"))], taken=["bash"]
     )
@@ -31,7 +31,7 @@ def test_the_first_to_declare_a_name_has_it_and_the_others_their_full_name() -> 
 
 
 @pytest.mark.req("mcp.names.built_in")
-def test_a_tool_of_our_own_has_its_name_whatever_a_server_calls_its() -> None:
+def test_a_built_in_tool_keeps_its_name() -> None:
     box = Toolbox([("a", build_peer("1", "bash"))], taken=["bash"])
     assert list_offered(box) == [("a__bash", "1")]
     assert box.find("bash") is None
@@ -49,7 +49,7 @@ def test_a_full_name_always_means_that_tool() -> None:
 
 
 @pytest.mark.req("mcp.names.vendors")
-def test_names_that_vendors_refuse_are_offered_in_a_form_they_take() -> None:
+def test_names_that_vendors_refuse_are_converted() -> None:
     odd = ["repo/dig", "repo.dig", "dig " + "d" * 80, "копать"]
     box = Toolbox([("sand & sea", build_peer("1", *odd, "dig"))], taken=["dig"])
     names = [name for name, _ in list_offered(box)]
@@ -64,14 +64,14 @@ def test_names_that_vendors_refuse_are_offered_in_a_form_they_take() -> None:
 
 @pytest.mark.req("mcp.names.vendors")
 @given(st.text(min_size=1))
-def test_any_name_has_a_form_that_vendors_take(name: str) -> None:
+def test_any_name_can_be_converted_for_vendors(name: str) -> None:
     made = convert_to_vendor_name(name)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", made)
     assert made == name or made != convert_to_vendor_name(name + ".")
 
 
 @pytest.mark.req("mcp.scope")
-def test_of_an_agent_with_a_whitelist_only_what_is_on_it_is_offered() -> None:
+def test_an_agent_with_a_tool_list_is_offered_only_those_tools() -> None:
     serving = [("a", build_peer("1", "dig", "bury")), ("b", build_peer("2", "dig"))]
     box = Toolbox(serving, taken=[], wanted=["b__dig", "bury"])
     assert [pair for pair in list_offered(box) if pair[0]] == [("bury", "1"), ("b__dig", "2")]
@@ -90,6 +90,6 @@ def test_a_tool_of_a_server_that_failed_is_found_but_not_offered() -> None:
 
 
 @pytest.mark.req("mcp.approval")
-def test_a_tool_goes_by_all_names_a_file_may_call_it() -> None:
+def test_a_tool_has_all_names_that_a_file_may_use() -> None:
     (known,) = Toolbox([("a", build_peer("1", "dig"))], taken=[]).offered
     assert known.names == ("a__dig", "dig", "mcp:dig", "mcp:a__dig")

@@ -1,4 +1,4 @@
-"""A small MCP server over stdio, without the SDK: it starts at once, and misbehaves when told to.
+"""A small MCP server over stdio, without the SDK: it starts fast, and misbehaves on request.
 
     python tiny.py [--banner] [--noise] [--silent] [--die] [--line] [--until FILE] [--record FILE]
                    [--tools NAME,NAME]
@@ -21,7 +21,7 @@ SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
 def build_png(width: int = 2, height: int = 2) -> bytes:
-    """A picture, all of one colour."""
+    """Build a PNG of one colour."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + data))
@@ -86,52 +86,52 @@ class TinyServer:
         ]
 
     def call(self, number: Any, params: dict[str, Any]) -> None:
-        name, given = params["name"], params.get("arguments") or {}
+        name, arguments = params["name"], params.get("arguments") or {}
         if name in self._options.tools.split(","):
             self.answer_text(number, name)
             return
         token = (params.get("_meta") or {}).get("progressToken")
-        getattr(self, f"do_{name}")(number, given, token)
+        getattr(self, f"do_{name}")(number, arguments, token)
 
     # ── Tools ───────────────────────────────────────────────────────────────────────────────
 
-    def do_echo(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.answer_text(number, given.get("text", ""))
+    def do_echo(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        self.answer_text(number, arguments.get("text", ""))
 
-    def do_pid(self, number: Any, given: dict[str, Any], token: Any) -> None:
+    def do_pid(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
         self.answer_text(number, str(os.getpid()))
 
-    def do_variable(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.answer_text(number, os.environ.get(given["text"], "unset"))
+    def do_variable(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        self.answer_text(number, os.environ.get(arguments["text"], "unset"))
 
-    def do_fail(self, number: Any, given: dict[str, Any], token: Any) -> None:
+    def do_fail(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
         self.write_message(
             id=number, result={"content": [build_text("no shells left")], "isError": True}
         )
 
-    def do_refuse(self, number: Any, given: dict[str, Any], token: Any) -> None:
+    def do_refuse(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
         self.write_message(id=number, error={"code": -32602, "message": "that is no beach"})
 
-    def do_crash(self, number: Any, given: dict[str, Any], token: Any) -> None:
+    def do_crash(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
         sys.stderr.write(f"out of sand, with {os.environ.get('SECRET', 'nothing')}\n")
         sys.stderr.flush()
         os._exit(3)
 
-    def do_wait(self, number: Any, given: dict[str, Any], token: Any) -> None:
+    def do_wait(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
         """Never answers."""
 
-    def do_progress(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        """Takes as long as it says, and says all the time that it goes on."""
-        steps = int(given.get("text", "3"))
+    def do_progress(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        """Take 0.25 s for each step and report progress."""
+        steps = int(arguments.get("text", "3"))
         for step in range(steps):
             time.sleep(0.25)
             params = {"progressToken": token, "progress": step + 1, "total": steps}
             self.write_message(method="notifications/progress", params=params)
         self.answer_text(number, f"{steps} steps")
 
-    def do_walk(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        """Says how far it is in words that nobody has given it."""
-        steps = int(given["text"])
+    def do_walk(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        """Report progress with a fixed text."""
+        steps = int(arguments["text"])
         for step in range(steps):
             params = {"progressToken": token, "progress": step, "total": steps}
             self.write_message(
@@ -139,35 +139,35 @@ class TinyServer:
             )
         self.answer_text(number, f"walked {steps} steps")
 
-    def do_report(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        """Says of its progress exactly what it is told to, and has done."""
-        for said in json.loads(given["text"]):
+    def do_report(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        """Send exactly the given progress messages."""
+        for report in json.loads(arguments["text"]):
             self.write_message(
-                method="notifications/progress", params={"progressToken": token, **said}
+                method="notifications/progress", params={"progressToken": token, **report}
             )
         self.answer_text(number, "reported")
 
-    def do_flood(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        """Counts as fast as it can, for as many seconds as it is told to."""
+    def do_flood(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        """Report progress as fast as possible for the given seconds."""
         started, step = time.monotonic(), 0
-        while time.monotonic() - started < float(given["text"]):
+        while time.monotonic() - started < float(arguments["text"]):
             step += 1
             params = {"progressToken": token, "progress": step, "message": f"step {step}"}
             self.write_message(method="notifications/progress", params=params)
         self.answer_text(number, str(step))
 
-    def do_more(self, number: Any, given: dict[str, Any], token: Any) -> None:
+    def do_more(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
         self._extra.append("extra")
         self.write_message(method="notifications/tools/list_changed")
         self.answer_text(number, "more")
 
-    def do_picture(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        width = int(given.get("text") or 2)
+    def do_picture(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        width = int(arguments.get("text") or 2)
         data = base64.b64encode(build_png(width, 1)).decode()
         image = {"type": "image", "data": data, "mimeType": "image/png"}
         self.write_message(id=number, result={"content": [build_text("look:"), image]})
 
-    def do_kinds(self, number: Any, given: dict[str, Any], token: Any) -> None:
+    def do_kinds(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
         content = [
             {"type": "audio", "data": base64.b64encode(b"hum").decode(), "mimeType": "audio/wav"},
             {"type": "resource_link", "name": "map", "uri": "beach://map"},
@@ -186,29 +186,29 @@ class TinyServer:
             id=number, result={"content": content, "structuredContent": {"tide": "low"}}
         )
 
-    def do_long(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        self.answer_text(number, "x" * int(given["text"]))
+    def do_long(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        self.answer_text(number, "x" * int(arguments["text"]))
 
-    def do_child(self, number: Any, given: dict[str, Any], token: Any) -> None:
-        """Starts a process that would outlive it, and does not listen to reason."""
-        import subprocess  # of all that it may need, what takes longest to load
+    def do_child(self, number: Any, arguments: dict[str, Any], token: Any) -> None:
+        """Start a child that ignores SIGTERM and would outlive the server."""
+        import subprocess  # late: slow to import
 
         script = "trap '' TERM; while :; do sleep 1000; done"
         child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL)
         self.answer_text(number, str(child.pid))
 
-    # ── Speaking ────────────────────────────────────────────────────────────────────────────
+    # ── Output ──────────────────────────────────────────────────────────────────────────────
 
-    def answer_text(self, number: Any, said: str) -> None:
-        self.write_message(id=number, result={"content": [build_text(said)]})
+    def answer_text(self, number: Any, text: str) -> None:
+        self.write_message(id=number, result={"content": [build_text(text)]})
 
     def write_message(self, **message: Any) -> None:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
         sys.stdout.flush()
 
 
-def build_text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
+def build_text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Peers with everything real: a host process, and servers it starts."""
+"""McpWorld: a server manager with a real host process and real servers."""
 
 import asyncio
 import os
@@ -23,18 +23,18 @@ from crabtalk.storage import Agent, McpServerConfig
 
 HERE = Path(__file__).parent
 TINY_SERVER = HERE / "tiny_server.py"
-# No test waits longer for anything.
+# Seconds: the deadline of every wait in tests.
 PATIENCE = 30
 CRAB = Agent("crab", "You are crab.")
 
 
 def build_tiny_server(*options: str, name: str = "beach", **settings: Any) -> McpServerConfig:
-    """A server that starts at once."""
+    """Declare a server that starts fast."""
     return McpServerConfig(name, sys.executable, ("-S", str(TINY_SERVER), *options), **settings)
 
 
 class McpWorld:
-    """Peers, and what was heard of them."""
+    """A server manager and the events it has published."""
 
     def __init__(self, path: Path, limits: McpLimits | None = None, **settings: Any) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class McpWorld:
         self.mcp.declare(agent, servers)
 
     async def connect(self, *servers: McpServerConfig, agent: str = "crab") -> None:
-        """Declares them, and waits until all are there."""
+        """Declare servers and wait until all are connected."""
         self.declare(*servers, agent=agent)
         await self.wait_until(lambda: self.list_statuses(agent) == ["connected"] * len(servers))
 
@@ -75,37 +75,37 @@ class McpWorld:
     async def call_with_progress(
         self,
         name: str,
-        progressed: Callable[[McpProgress], None] | None,
+        on_progress: Callable[[McpProgress], None] | None,
         agent: str = "crab",
         /,
         **arguments: Any,
     ) -> McpCallResult:
-        """A call whose progress is heard."""
+        """Call a tool and receive its progress."""
         known = self.find_tool(name, agent)
-        given = msgspec.json.encode(arguments)
+        encoded = msgspec.json.encode(arguments)
         async with asyncio.timeout(PATIENCE):
-            return await self.mcp.call(known.peer, known.tool.name, given, progressed)
+            return await self.mcp.call(known.peer, known.tool.name, encoded, on_progress)
 
     async def call_for_text(self, name: str, agent: str = "crab", /, **arguments: Any) -> str:
         return (await self.call(name, agent, **arguments)).text
 
     async def wait_for_failure(self) -> str:
-        """Waits for the only server to fail. Why it did."""
+        """Wait until the only server fails, and return its error."""
         await self.wait_until(
             lambda: any(event.status is PeerStatus.FAILED for event in self.events)
         )
         return next(event.error for event in self.events if event.status is PeerStatus.FAILED)
 
     async def release_all(self) -> None:
-        """All agents, their servers and what was heard of them. The host stays."""
+        """Release all agents and drop all events. The host keeps running."""
         for agent in {owner.agent for owner, _ in self.mcp.list_states()}:
             self.mcp.release(agent)
         await self.wait_until(lambda: not self.mcp.host.server_pids)
         self.events.clear()
 
-    async def wait_until(self, claim: Callable[[], bool]) -> None:
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not claim():
+            while not condition():
                 await asyncio.sleep(0.01)
 
 
@@ -113,23 +113,23 @@ class McpWorld:
 async def open_world(
     path: Path, limits: McpLimits | None = None, **settings: Any
 ) -> AsyncIterator[McpWorld]:
-    made = McpWorld(path, limits, **settings)
+    new_world = McpWorld(path, limits, **settings)
     try:
-        yield made
+        yield new_world
     finally:
         async with asyncio.timeout(PATIENCE):
-            await made.mcp.close()
+            await new_world.mcp.close()
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is as dead as anything."""
+    """A zombie counts as dead."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
 def list_children(pid: int) -> list[int]:
-    """Zombies count: whoever has one has not looked after it."""
+    """Return all children, including zombies: their parent should have reaped them."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -140,6 +140,6 @@ def list_children(pid: int) -> list[int]:
 
 
 def read_resident_bytes(pid: int) -> int:
-    """Resident, in bytes."""
+    """Return the resident memory in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -27,7 +27,7 @@ ENTRIES = (
     MemoryEntry(5, 300, EntryKind.NOTE, "日記", "今日は雨でした"),
 )
 
-# One of each, each changing what another left.
+# One of each kind, each changing the result of an earlier one.
 OPS: tuple[MemoryOperation, ...] = (
     AddEntry("deploy", "prod rollout steps", ("ship", "release")),
     AddEntry("coffee", "two sugars"),
@@ -45,16 +45,16 @@ NAMES = st.text(min_size=1, max_size=12).filter(str.strip)
 
 @st.composite
 def draw_entries(draw: st.DrawFn) -> list[MemoryEntry]:
-    """Entries of every kind, by id, with names and aliases of their own."""
+    """Entries of every kind, sorted by id, with distinct names and aliases."""
     names = draw(st.lists(NAMES, max_size=12, unique=True))
-    found: list[MemoryEntry] = []
+    entries: list[MemoryEntry] = []
     while names:
         name = names.pop()
         aliases = tuple(names.pop() for _ in range(min(len(names), draw(st.integers(0, 2)))))
         created_at = draw(st.integers(0, 2**64 - 1) | st.integers(0, 2**32))
         kind = draw(st.sampled_from(EntryKind))
-        found.append(MemoryEntry(len(found) + 1, created_at, kind, name, draw(TEXT), aliases))
-    return found
+        entries.append(MemoryEntry(len(entries) + 1, created_at, kind, name, draw(TEXT), aliases))
+    return entries
 
 
 def read_fixed_time() -> float:
@@ -70,10 +70,10 @@ def journal_path(path: Path) -> Path:
 
 
 def list_files(path: Path) -> set[str]:
-    """The names of all files in a memory's directory but those of its checksums."""
+    """The names of all files in a memory's directory except its checksums."""
     return {file.name for file in path.parent.iterdir() if file.suffix != ".sums"}
 
 
 def read_entries(path: Path) -> list[MemoryEntry]:
-    """What whoever opens it next finds, without writing anything."""
+    """The entries that the next reader gets; writes nothing."""
     return Memory.open_read_only(path).entries()

@@ -1,4 +1,4 @@
-"""Every store that a memory may be kept in, used the same way: from the thread of a test."""
+"""Drivers for every kind of memory store, used alike from a test's thread."""
 
 import asyncio
 import threading
@@ -45,7 +45,7 @@ class FileStoreDriver:
 
 
 class PostgresStoreDriver:
-    """As a daemon has it, with a loop that runs elsewhere."""
+    """As in a daemon, with an event loop in another thread."""
 
     def __init__(self, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -98,7 +98,7 @@ def run_loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 @contextmanager
 def open_postgres_stores(url: str, count: int) -> Iterator[list[PostgresStoreDriver]]:
-    """As many daemons of one fleet."""
+    """`count` stores on one database, like the daemons of a fleet."""
     with run_loop_in_thread() as loop:
         stores = [PostgresStoreDriver(url, loop) for _ in range(count)]
         stores[0].create()

@@ -1,5 +1,4 @@
-"""Authors of notes: their names, the search among them, their limits, and a model of many people
-who share a memory and never meet."""
+"""Authors of notes: names, searches, limits, and a model of many people sharing one memory."""
 
 import random
 import shutil
@@ -59,7 +58,7 @@ def test_stored_names_are_as_different_as_authors_and_names(
 
 @pytest.mark.req("memory.author.crmem")
 @given(sender=SENDERS, name=NAMES)
-def test_authors_are_nothing_but_text_to_other_readers_of_the_file(sender: str, name: str) -> None:
+def test_authors_are_ordinary_text_to_other_readers_of_the_file(sender: str, name: str) -> None:
     entry = add_author(
         MemoryEntry(1, 1, EntryKind.NOTE, name, "x", (name + "2",)), encode_author(sender)
     )
@@ -72,17 +71,21 @@ WORDS = ["ash", "birch", "cedar", "elm", "fir"]
 
 
 @st.composite
-def draw_crowd(draw: st.DrawFn) -> list[MemoryEntry]:
-    """Notes of a few authors and archives of a few conversations, some of them alike."""
+def draw_shared_entries(draw: st.DrawFn) -> list[MemoryEntry]:
+    """Notes of a few authors and archives of a few conversations, some of them similar."""
     entries = []
     for number in range(1, draw(st.integers(1, 150))):
         content = " ".join(draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4)))
-        who = draw(st.sampled_from(["", "a", "b"]))
+        author = draw(st.sampled_from(["", "a", "b"]))
         if draw(st.booleans()):
             name = f"n{number}"
-            entries.append(MemoryEntry(number, 1, EntryKind.NOTE, qualify_name(who, name), content))
+            entries.append(
+                MemoryEntry(number, 1, EntryKind.NOTE, qualify_name(author, name), content)
+            )
         else:
-            entries.append(MemoryEntry(number, 1, EntryKind.ARCHIVE, f"c{who}-{number}", content))
+            entries.append(
+                MemoryEntry(number, 1, EntryKind.ARCHIVE, f"c{author}-{number}", content)
+            )
     return entries
 
 
@@ -96,22 +99,22 @@ VIEWS = st.builds(
 @pytest.mark.req("memory.author.search")
 @settings(deadline=None)
 @given(
-    entries=draw_crowd(),
+    entries=draw_shared_entries(),
     view=VIEWS,
     query=st.lists(st.sampled_from([*WORDS, "n3", "oak"]), min_size=1, max_size=4),
     limit=st.integers(1, 7),
 )
-def test_a_search_in_a_view_is_a_whole_search_without_the_rest(
+def test_a_search_in_a_view_equals_a_filtered_search_of_everything(
     entries: list[MemoryEntry], view: MemoryView, query: list[str], limit: int
 ) -> None:
     memory = Memory(Path("crab"), entries, 1000, None)
     everything = memory.search(" ".join(query), 1000)
     expected = [hit for hit in everything if view.includes(hit.entry)][:limit]
-    found = memory.search(" ".join(query), limit, view)
-    assert [round(hit.score, 9) for hit in found] == [round(hit.score, 9) for hit in expected]
-    assert all(view.includes(hit.entry) for hit in found)
-    # Sums in another order differ in their last digits, so equals may change places.
-    assert {hit.entry.id for hit in found if hit.score > found[-1].score + 1e-9} == {
+    hits = memory.search(" ".join(query), limit, view)
+    assert [round(hit.score, 9) for hit in hits] == [round(hit.score, 9) for hit in expected]
+    assert all(view.includes(hit.entry) for hit in hits)
+    # Sums in another order differ in their last digits, so equal hits may change places.
+    assert {hit.entry.id for hit in hits if hit.score > hits[-1].score + 1e-9} == {
         hit.entry.id for hit in expected if hit.score > expected[-1].score + 1e-9
     }
     included = {entry.id for entry in memory.entries() if view.includes(entry)}
@@ -138,21 +141,21 @@ def test_a_hundred_thousand_entries_of_many_authors_are_searched_without_a_scan(
             entries.append(MemoryEntry(number, 1, EntryKind.NOTE, name, content))
     memory = Memory(Path("crab"), entries, 100_001, None)
 
-    def typical(view: MemoryView) -> float:
+    def measure_median(view: MemoryView) -> float:
         taken = []
         for _ in range(50):
             query = " ".join([*dice.sample(words[5:60], 2), *dice.sample(words[500:], 2)])
-            begun = time.process_time()
+            start = time.process_time()
             memory.search(query, 5, view)
-            taken.append(time.process_time() - begun)
+            taken.append(time.process_time() - start)
         return sorted(taken)[25]
 
-    whole = typical(MemoryView())
-    assert typical(MemoryView(("",), ("cnone",))) < 3 * whole + 0.002
-    assert typical(MemoryView(("s22",), ("c23",))) < whole
+    whole = measure_median(MemoryView())
+    assert measure_median(MemoryView(("",), ("cnone",))) < 3 * whole + 0.002
+    assert measure_median(MemoryView(("s22",), ("c23",))) < whole
 
 
-# ── Room ────────────────────────────────────────────────────────────────────────────────────────
+# ── Limits ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def make_access(sender: str) -> MemoryAccess:
@@ -160,7 +163,7 @@ def make_access(sender: str) -> MemoryAccess:
 
 
 @pytest.mark.req("memory.author.room")
-def test_nobody_else_can_fill_the_owners_memory(tmp_path: Path) -> None:
+def test_other_senders_cannot_fill_the_owners_memory(tmp_path: Path) -> None:
     full = [
         MemoryEntry(0, 1, EntryKind.NOTE, qualify_name(f"s{number % 60}", f"n{number}"), "x")
         for number in range(MAX_AUTHORED_NOTES)
@@ -177,7 +180,7 @@ def test_nobody_else_can_fill_the_owners_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("memory.author.room")
-def test_a_sender_has_room_for_so_many_notes(tmp_path: Path) -> None:
+def test_a_sender_may_keep_a_limited_number_of_notes(tmp_path: Path) -> None:
     full = [
         MemoryEntry(0, 1, EntryKind.NOTE, qualify_name("tg:1", f"n{number}"), "x")
         for number in range(MAX_AUTHOR_NOTES)
@@ -204,7 +207,7 @@ def test_a_refusal_shows_names_without_their_authors(tmp_path: Path) -> None:
                 write_note(memory, make_access("tg:1"), empty, "x", None)
 
 
-# ── Everybody at once ───────────────────────────────────────────────────────────────────────────
+# ── Many people at once ─────────────────────────────────────────────────────────────────────────
 
 PEOPLE = ["user", "user~work", "alice", "me", "tg:1", "tg:2", "tg\x1e1", "USER", " ", "x" * 300]
 SHORT = st.sampled_from(["ash", "birch", "cedar", "\x1etg:1\x1eash", "\x1ex", "user", "tg:1"])
@@ -216,7 +219,7 @@ def get_person(sender: str) -> str:
 
 
 class SharedMemoryMachine(RuleBasedStateMachine):
-    """Each person against a dictionary of their own: name → content and aliases."""
+    """The memory compared with a dict for each person: name → content and aliases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,13 +257,14 @@ class SharedMemoryMachine(RuleBasedStateMachine):
             )
             if alias != key
         )
-        had = (key, *before[1]) if before else ()
+        old_names = (key, *before[1]) if before else ()
         is_taken = any(
-            self.find_note(sender, each) not in (None, key) and each not in had
-            for each in ((key,) if before is None else ()) + wanted
+            self.find_note(sender, key_or_alias) not in (None, key)
+            and key_or_alias not in old_names
+            for key_or_alias in ((key,) if before is None else ()) + wanted
         )
         is_owner = get_person(sender) == "user"
-        is_foreign = is_owner and any(each.startswith("\x1e") for each in (name, *(aliases or ())))
+        is_foreign = is_owner and any(n.startswith("\x1e") for n in (name, *(aliases or ())))
         is_refused = is_taken or is_foreign
         try:
             write_note(self.memory, make_access(sender), name, content, aliases)
@@ -285,9 +289,9 @@ class SharedMemoryMachine(RuleBasedStateMachine):
     @rule(sender=st.sampled_from(["tg:1", "tg:2", "user"]), names=st.lists(SHORT, unique=True))
     def replace(self, sender: str, names: list[str]) -> None:
         access = make_access(sender)
-        given = [MemoryEntry(0, 1, EntryKind.NOTE, name, "replaced") for name in names]
+        entries = [MemoryEntry(0, 1, EntryKind.NOTE, name, "replaced") for name in names]
         try:
-            self.memory.replace(map(access.to_stored, given), access.view)
+            self.memory.replace(map(access.to_stored, entries), access.view)
         except MemoryLimitError:
             assert sender == "user"
             assert any(name.startswith("\x1e") for name in names)
@@ -311,7 +315,7 @@ class SharedMemoryMachine(RuleBasedStateMachine):
         self.memory.load(book)
 
     @invariant()
-    def everybody_has_exactly_what_is_theirs(self) -> None:
+    def each_person_sees_exactly_their_own(self) -> None:
         for sender in PEOPLE:
             access = make_access(sender)
             entries = [access.to_visible(entry) for entry in self.memory.entries(access.view)]
@@ -334,7 +338,7 @@ class SharedMemoryMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.req("memory.author.isolated")
-def test_nobody_ever_sees_or_changes_what_another_wrote() -> None:
+def test_no_sender_ever_sees_or_changes_what_another_wrote() -> None:
     run_state_machine_as_test(
         SharedMemoryMachine,
         settings=settings(max_examples=40, stateful_step_count=30, deadline=None),
@@ -345,7 +349,7 @@ def test_nobody_ever_sees_or_changes_what_another_wrote() -> None:
 
 
 @pytest.mark.req("memory.author.postgres")
-def test_authors_are_the_same_in_a_database_and_move_both_ways(
+def test_authors_work_alike_in_a_database_and_move_both_ways(
     postgres_url: str, tmp_path: Path
 ) -> None:
     with open_memory(tmp_path / "crab.crmem") as memory:
@@ -357,8 +361,8 @@ def test_authors_are_the_same_in_a_database_and_move_both_ways(
         assert store.export_memory() == data
         with store.open() as memory:
             for sender in ("user", "tg:1", "tg\x1e1"):
-                found = memory.search("lock", 5, make_access(sender).view)
-                assert [hit.entry.content for hit in found] == [sender]
+                hits = memory.search("lock", 5, make_access(sender).view)
+                assert [hit.entry.content for hit in hits] == [sender]
             write_note(memory, make_access("tg:1"), "lock", "changed", None)
             assert forget_note(memory, make_access("tg\x1e1"), "door")
         with store.open() as memory:
@@ -370,14 +374,14 @@ def test_replacing_a_part_keeps_what_another_daemon_wrote_meanwhile(postgres_url
     with open_postgres_stores(postgres_url, 2) as (here, there):
         mine, theirs = here.open(), there.open()
         write_note(theirs, make_access("tg:2"), "first", "theirs", None)
-        for round_ in ("one", "two"):
+        for content in ("one", "two"):
             access = make_access("tg:1")
-            given = [MemoryEntry(0, int(read_fixed_time()), EntryKind.NOTE, "door", round_)]
-            mine.replace(map(access.to_stored, given), access.view)
+            entries = [MemoryEntry(0, int(read_fixed_time()), EntryKind.NOTE, "door", content)]
+            mine.replace(map(access.to_stored, entries), access.view)
             there.catch_up(theirs)
             contents = [entry.content for entry in theirs.entries(make_access("tg:2").view)]
             assert contents == ["theirs"] * len(contents) != []
-            assert [entry.content for entry in theirs.entries(access.view)] == [round_]
-            write_note(theirs, make_access("tg:2"), f"after {round_}", "theirs", None)
+            assert [entry.content for entry in theirs.entries(access.view)] == [content]
+            write_note(theirs, make_access("tg:2"), f"after {content}", "theirs", None)
         mine.close()
         theirs.close()

@@ -1,4 +1,4 @@
-"""BM25: the numbers, against the formula written out, whatever was added and removed before."""
+"""BM25: scores equal the formula's, whatever was added and removed before."""
 
 import math
 import random
@@ -16,18 +16,18 @@ TERMS = st.sampled_from(["ash", "birch", "cedar", "elm", "fir", "oak"])
 
 
 def score_by_formula(documents: Documents, query: list[str]) -> list[tuple[int, float]]:
-    """Every score, by the formula alone."""
+    """All scores, computed with the formula alone."""
     counted = {number: terms for number, terms in documents.items() if terms}
     average = sum(map(len, counted.values())) / max(1, len(counted))
     scores: dict[int, float] = {}
     for term in dict.fromkeys(query):
-        having = [number for number, terms in counted.items() if term in terms]
-        idf = math.log((len(counted) - len(having) + 0.5) / (len(having) + 0.5) + 1)
-        for number in having:
+        matching = [number for number, terms in counted.items() if term in terms]
+        idf = math.log((len(counted) - len(matching) + 0.5) / (len(matching) + 0.5) + 1)
+        for number in matching:
             tf = counted[number].count(term)
             norm = 1.2 * (1 - 0.75 + 0.75 * len(counted[number]) / average)
             scores[number] = scores.get(number, 0.0) + idf * tf * 2.2 / (tf + norm)
-    return sorted(scores.items(), key=lambda found: (-found[1], found[0]))
+    return sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))
 
 
 def build_index(documents: Documents) -> BM25Index:
@@ -38,16 +38,16 @@ def build_index(documents: Documents) -> BM25Index:
 
 
 def check_same_hits(index: BM25Index, documents: Documents, query: list[str], limit: int) -> None:
-    """Of equal scores any may be found here: sums differ in their last digit."""
-    found, expected = index.search(query, limit), score_by_formula(documents, query)
-    assert [score for _, score in found] == pytest.approx([score for _, score in expected[:limit]])
+    """Any hit of several with equal scores will do: sums differ in their last digit."""
+    hits, expected = index.search(query, limit), score_by_formula(documents, query)
+    assert [score for _, score in hits] == pytest.approx([score for _, score in expected[:limit]])
     scores = dict(expected)
-    assert [score for _, score in found] == pytest.approx([scores[number] for number, _ in found])
-    assert len({number for number, _ in found}) == len(found)
+    assert [score for _, score in hits] == pytest.approx([scores[number] for number, _ in hits])
+    assert len({number for number, _ in hits}) == len(hits)
 
 
 @pytest.mark.req("memory.bm25.formula")
-def test_the_worked_example_comes_out_to_six_digits() -> None:
+def test_the_worked_example_is_right_to_six_digits() -> None:
     index = build_index(
         {
             1: tokenize_text("deploy pipeline failed twice") + tokenize_text("ship"),
@@ -55,24 +55,24 @@ def test_the_worked_example_comes_out_to_six_digits() -> None:
             3: tokenize_text("weather is sunny today"),
         }
     )
-    found = [
+    hits = [
         (number, round(score, 6)) for number, score in index.search(tokenize_text("deploy ship"), 9)
     ]
-    assert found == [(1, 1.262955), (2, 0.507772)]
+    assert hits == [(1, 1.262955), (2, 0.507772)]
 
 
 @pytest.mark.req("memory.bm25.formula")
 @given(
     documents=st.dictionaries(st.integers(1, 40), st.lists(TERMS, max_size=8), max_size=30),
-    gone=st.sets(st.integers(1, 40)),
+    removed=st.sets(st.integers(1, 40)),
     query=st.lists(TERMS, max_size=5),
     limit=st.integers(0, 12),
 )
 def test_scores_are_exact_whatever_was_removed(
-    documents: Documents, gone: set[int], query: list[str], limit: int
+    documents: Documents, removed: set[int], query: list[str], limit: int
 ) -> None:
     index = build_index(documents)
-    for number in gone & documents.keys():
+    for number in removed & documents.keys():
         index.remove(number, documents.pop(number))
     assert len(index) == sum(1 for terms in documents.values() if terms)
     assert index.term_count == len({term for terms in documents.values() for term in terms})
@@ -84,11 +84,11 @@ def test_scores_are_exact_whatever_was_removed(
     shape=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=6),
     rare=st.integers(0, 9),
     query=st.lists(st.sampled_from(["ash", "birch", "rare", "none"]), max_size=4),
-    gone=st.integers(0, 200),
+    first_removed=st.integers(0, 200),
     limit=st.integers(1, 12),
 )
 def test_scores_are_exact_with_common_terms(
-    shape: list[tuple[int, int]], rare: int, query: list[str], gone: int, limit: int
+    shape: list[tuple[int, int]], rare: int, query: list[str], first_removed: int, limit: int
 ) -> None:
     documents = {
         number: ["ash"] * ash + ["birch"] * birch + ["rare"] * (number < rare) + ["filler"]
@@ -96,8 +96,8 @@ def test_scores_are_exact_with_common_terms(
         for ash, birch in [shape[number % len(shape)]]
     }
     index = build_index(documents)
-    index.search(query, limit)  # common terms are kept together from here on
-    for number in range(gone, gone + 20):
+    index.search(query, limit)  # groups the documents of common terms
+    for number in range(first_removed, first_removed + 20):
         index.remove(number, documents.pop(number, []))
     late = ["ash", "birch", "late"]
     documents[1000] = late
@@ -124,7 +124,7 @@ def test_scores_are_exact_where_most_documents_have_most_terms(seed: int) -> Non
 
 @pytest.mark.req("memory.search.ties")
 @pytest.mark.parametrize("query", [["ash"], ["ash", "birch"], ["ash", "rare"]])
-def test_of_equals_the_one_with_the_lower_id_comes_first(query: list[str]) -> None:
+def test_of_equal_scores_the_lower_id_comes_first(query: list[str]) -> None:
     index = BM25Index()
     for number in reversed(range(1, 200)):
         index.add(number, ["ash", "birch", "rare"] if number % 40 == 0 else ["ash", "birch"])
@@ -136,7 +136,7 @@ def test_of_equals_the_one_with_the_lower_id_comes_first(query: list[str]) -> No
 
 
 @pytest.mark.req("memory.remove.cost")
-def test_removing_a_document_looks_at_its_own_terms_only() -> None:
+def test_removing_a_document_looks_only_at_its_own_terms() -> None:
     index = BM25Index()
     for number in range(20_000):
         index.add(number, [f"alone{number}"])

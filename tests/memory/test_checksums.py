@@ -1,5 +1,7 @@
-"""Checksums of memories: whatever changes a snapshot behind our back is named, and still read.
-CRMEM files stay as every reader of the format knows them."""
+"""Checksums of memories: outside changes to a snapshot are reported, and it is still read.
+
+CRMEM files stay readable for every reader of the format.
+"""
 
 from pathlib import Path
 
@@ -19,8 +21,7 @@ from crabtalk.memory import (
 )
 from crabtalk.memory.checksums import check_snapshot, encode_checksums, hash_snapshot
 from crabtalk.memory.crmem import decode_memory, encode_memory
-from crabtalk.memory.journal_file import encode_record as line
-from crabtalk.memory.journal_file import parse_journal as read_journal
+from crabtalk.memory.journal_file import encode_record, parse_journal
 from crabtalk.memory.recovery import recover_memory
 from crabtalk.memory.snapshot_file import identify_snapshot
 from tests.memory.memory_samples import ENTRIES, draw_entries, journal_path, open_memory
@@ -32,10 +33,10 @@ SUMS = encode_checksums(ENTRIES, hash_snapshot(SNAPSHOT))
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A memory that was written by us and closed."""
-    found = tmp_path / "memory" / "crab.crmem"
-    Memory.create(found, SNAPSHOT)
-    return found
+    """A memory that crabtalk wrote and closed."""
+    path = tmp_path / "memory" / "crab.crmem"
+    Memory.create(path, SNAPSHOT)
+    return path
 
 
 def checksums_path(path: Path) -> Path:
@@ -43,7 +44,7 @@ def checksums_path(path: Path) -> Path:
 
 
 def list_faults(path: Path) -> list[tuple[str, str]]:
-    return [(one.fault, one.name) for one in verify_memory(path)]
+    return [(damage.fault, damage.name) for damage in verify_memory(path)]
 
 
 @pytest.mark.req("checksums.memory.beside")
@@ -59,7 +60,7 @@ def test_the_snapshot_is_plain_crmem_and_its_checksums_are_beside_it(path: Path)
 
 
 @pytest.mark.req("checksums.memory.beside")
-def test_a_file_without_checksums_is_an_old_one_and_fine(
+def test_a_file_without_checksums_is_an_old_one_and_not_damaged(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checksums_path(path).unlink()
@@ -78,9 +79,11 @@ def test_a_file_without_checksums_is_an_old_one_and_fine(
 def test_a_flipped_byte_of_the_snapshot_is_found_and_its_entry_named(at: int, flip: int) -> None:
     data = bytearray(SNAPSHOT)
     data[at] ^= flip
-    found = recover_memory(bytes(data), b"", SUMS)
-    assert found.damage
-    trusted = [entry for number, entry in found.entries.items() if number not in found.suspects]
+    recovery = recover_memory(bytes(data), b"", SUMS)
+    assert recovery.damage
+    trusted = [
+        entry for number, entry in recovery.entries.items() if number not in recovery.suspects
+    ]
     assert all(entry in ENTRIES for entry in trusted)
 
 
@@ -89,9 +92,9 @@ def test_a_flipped_byte_of_the_snapshot_is_found_and_its_entry_named(at: int, fl
 def test_a_flipped_byte_of_the_checksums_is_found_and_blames_no_entry(at: int, flip: int) -> None:
     sums = bytearray(SUMS)
     sums[at] ^= flip
-    verdict = check_snapshot(SNAPSHOT, ENTRIES, bytes(sums))
-    assert [one.fault for one in verdict.damage] == ["sums"]
-    assert verdict.suspects == {}
+    check = check_snapshot(SNAPSHOT, ENTRIES, bytes(sums))
+    assert [damage.fault for damage in check.damage] == ["sums"]
+    assert check.suspects == {}
 
 
 @pytest.mark.req("checksums.memory.flip")
@@ -101,20 +104,20 @@ def test_exactly_the_entries_that_differ_are_named(
 ) -> None:
     sums = encode_checksums(entries, hash_snapshot(encode_memory(entries, 99)))
     changed = {e.id for e in entries if data.draw(st.booleans())}
-    gone = {e.id for e in entries if e.id not in changed and data.draw(st.booleans())}
+    removed = {e.id for e in entries if e.id not in changed and data.draw(st.booleans())}
     now = [
         replace(entry, content=f"{entry.content}!") if entry.id in changed else entry
         for entry in entries
-        if entry.id not in gone
+        if entry.id not in removed
     ]
-    verdict = check_snapshot(encode_memory(now, 99), now, sums)
-    assert {one.id for one in verdict.damage if one.fault == "changed"} == changed
-    assert {one.id for one in verdict.damage if one.fault == "missing"} == gone
-    assert verdict.suspects.keys() == changed | gone
+    check = check_snapshot(encode_memory(now, 99), now, sums)
+    assert {damage.id for damage in check.damage if damage.fault == "changed"} == changed
+    assert {damage.id for damage in check.damage if damage.fault == "missing"} == removed
+    assert check.suspects.keys() == changed | removed
 
 
 @pytest.mark.req("checksums.memory.named")
-def test_a_damaged_entry_is_reported_until_it_is_written_again(
+def test_a_damaged_entry_is_reported_until_it_is_rewritten(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.write_bytes(SNAPSHOT.replace(b"rollout", b"rolloot"))
@@ -124,9 +127,9 @@ def test_a_damaged_entry_is_reported_until_it_is_written_again(
         assert "entry 'deploy' is not what was written" in memory.problem
         assert "changed outside crabtalk" in memory.problem
         assert memory.problem.endswith("stop the daemon and remove crab.crmem.sums")
-        memory.apply(AddEntry("new", "life"))  # the snapshot is written anew when it is closed
+        memory.apply(AddEntry("new", "life"))  # closing rewrites the snapshot
     assert caplog.messages == [Memory.open_read_only(path).problem]
-    # A fold does not make what is damaged right.
+    # A checkpoint does not hide the damage.
     assert list_faults(path) == [("changed", "deploy")]
     with open_memory(path) as memory:
         assert "'deploy'" in memory.problem
@@ -149,7 +152,7 @@ def test_an_entry_that_is_forgotten_or_in_the_journal_is_not_blamed(path: Path) 
 
 
 @pytest.mark.req("checksums.memory.outside")
-def test_a_file_that_another_program_wrote_is_read_and_said_to_be_changed_outside(
+def test_a_file_written_by_another_program_is_read_and_reported_as_changed_outside(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fresh = MemoryEntry(9, 400, ENTRIES[0].kind, "theirs", "of another program")
@@ -163,7 +166,7 @@ def test_a_file_that_another_program_wrote_is_read_and_said_to_be_changed_outsid
     expected = [("changed", "deploy"), ("changed", "theirs"), ("missing", "")]
     assert sorted(list_faults(path)) == expected
     assert not list(path.parent.glob("*.damaged-*"))
-    # Accepted as it is.
+    # Removing the checksums accepts the file.
     checksums_path(path).unlink()
     caplog.clear()
     with open_memory(path) as memory:
@@ -174,7 +177,7 @@ def test_a_file_that_another_program_wrote_is_read_and_said_to_be_changed_outsid
 
 
 @pytest.mark.req("checksums.memory.outside")
-def test_loading_a_book_accepts_all_that_is_in_it(path: Path) -> None:
+def test_loading_a_book_accepts_all_its_entries(path: Path) -> None:
     path.write_bytes(SNAPSHOT.replace(b"rollout", b"rolloot"))
     with open_memory(path) as memory:
         memory.replace(memory.entries())
@@ -183,7 +186,7 @@ def test_loading_a_book_accepts_all_that_is_in_it(path: Path) -> None:
 
 
 @pytest.mark.req("checksums.memory.outside")
-def test_a_file_that_was_removed_is_an_empty_memory(path: Path) -> None:
+def test_a_removed_file_is_an_empty_memory(path: Path) -> None:
     path.unlink()
     with open_memory(path) as memory:
         assert (memory.entries(), memory.problem) == ([], "")
@@ -200,11 +203,11 @@ def test_a_crash_between_checksums_and_snapshot_blames_nothing(
         memory.apply(AddEntry("new", "life"))
         entries = memory.entries()
     new, new_sums = path.read_bytes(), checksums_path(path).read_bytes()
-    # The journal has named the next snapshot, its checksums are in place, and then the power went.
+    # The journal names the next snapshot, its checksums are in place, and then the power fails.
     path.write_bytes(new if is_replaced else SNAPSHOT)
-    changes = line(PutEntry(entries[-1]))
+    changes = encode_record(PutEntry(entries[-1]))
     journal_path(path).write_bytes(
-        line(identify_snapshot(SNAPSHOT)) + changes + line(identify_snapshot(new))
+        encode_record(identify_snapshot(SNAPSHOT)) + changes + encode_record(identify_snapshot(new))
     )
     checksums_path(path).write_bytes(new_sums)
     assert list_faults(path) == []
@@ -215,17 +218,17 @@ def test_a_crash_between_checksums_and_snapshot_blames_nothing(
 
 
 @pytest.mark.req("checksums.memory.crash")
-def test_a_snapshot_that_could_not_be_replaced_is_fine_with_the_checksums_of_the_next(
+def test_a_snapshot_that_could_not_be_replaced_fits_the_checksums_of_the_next(
     path: Path,
 ) -> None:
-    """Twice in a row: the checksums still know the snapshot that is there."""
+    """Twice in a row: the checksums still name the snapshot that is there."""
     memory = open_memory(path)
     for number in range(2):
         memory.apply(AddEntry(f"new {number}", "life"))
-        kept = path.read_bytes()
+        old_snapshot = path.read_bytes()
         memory.checkpoint()
-        path.write_bytes(kept)
-        assert [one.fault for one in verify_memory(path) if one.fault != "journal"] == []
+        path.write_bytes(old_snapshot)
+        assert [d.fault for d in verify_memory(path) if d.fault != "journal"] == []
         memory.checkpoint()
     memory.close()
     assert list_faults(path) == []
@@ -240,17 +243,17 @@ def test_a_flipped_byte_of_the_journal_never_changes_an_entry(
     path = tmp_path_factory.mktemp("memory") / "crab.crmem"
     states, _ = apply_all_ops(path)
     lines = bytearray(journal_path(path).read_bytes())
-    whole = read_journal(bytes(lines)).records
+    whole = parse_journal(bytes(lines)).records
     lines[data.draw(st.integers(0, len(lines) - 1))] ^= data.draw(st.integers(1, 255))
-    found = read_journal(bytes(lines)).records
-    assert all(record in whole for record in found)
-    # Where a removal is lost, what was added under the same name later takes that entry's id.
+    readable = parse_journal(bytes(lines)).records
+    assert all(record in whole for record in readable)
+    # If a removal is lost, an entry added later under the same name gets the removed one's id.
     known = [replace(entry, id=0) for state in states for entry in state]
     recovered = recover_memory(path.read_bytes(), bytes(lines)).entries.values()
     assert all(replace(entry, id=0) in known for entry in recovered)
 
 
-def test_a_file_with_no_room_for_more_faults_is_described_in_one_sentence(path: Path) -> None:
+def test_many_faults_are_described_in_one_bounded_sentence(path: Path) -> None:
     many = [MemoryEntry(n, 1, ENTRIES[0].kind, f"n{n}", "") for n in range(1, 40)]
     path.write_bytes(encode_memory(many, 99))
     problem = Memory.open_read_only(path).problem

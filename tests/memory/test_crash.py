@@ -1,5 +1,7 @@
-"""A crash at any byte and between any two steps: what was acknowledged is there, once, and what was
-not is there whole or not at all."""
+"""Crashes at any byte and between any two steps: acknowledged changes are there, once.
+
+Changes that were not acknowledged are there completely or not at all.
+"""
 
 import shutil
 import signal
@@ -11,8 +13,7 @@ import pytest
 
 from crabtalk.memory import AddEntry, Memory, MemoryEntry
 from crabtalk.memory.crmem import encode_memory
-from crabtalk.memory.journal_file import PutEntry, SnapshotReference
-from crabtalk.memory.journal_file import encode_record as line
+from crabtalk.memory.journal_file import PutEntry, SnapshotReference, encode_record
 from crabtalk.memory.snapshot_file import identify_snapshot
 from tests.memory.memory_samples import OPS, journal_path, list_files, open_memory, read_entries
 
@@ -25,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def apply_all_ops(path: Path) -> tuple[list[State], list[int]]:
-    """Applies all ops; the entries after each, and how long the journal was then."""
+    """Apply all operations; return the entries and the size of the journal after each."""
     memory = open_memory(path)
     memory.apply(AddEntry("first", "the file comes with it"))
     states, sizes = [memory.entries()], [0]
@@ -33,13 +34,13 @@ def apply_all_ops(path: Path) -> tuple[list[State], list[int]]:
         memory.apply(op)
         states.append(memory.entries())
         sizes.append(journal_path(path).stat().st_size)
-    # Not closed: the process is as good as dead. Its lock goes with its file.
+    # Not closed, as after a crash. The lock is released with the file.
     memory._backend.close(remove=False)  # type: ignore[union-attr]
     return states, sizes
 
 
 @pytest.mark.req("memory.crash.every_byte")
-def test_a_crash_at_any_byte_of_the_journal_leaves_all_that_was_acknowledged(
+def test_a_crash_at_any_byte_of_the_journal_keeps_all_acknowledged_changes(
     path: Path, tmp_path: Path
 ) -> None:
     states, sizes = apply_all_ops(path)
@@ -60,7 +61,7 @@ def test_a_crash_at_any_byte_of_the_journal_leaves_all_that_was_acknowledged(
 
 
 @pytest.mark.req("memory.crash.every_byte")
-def test_what_was_cut_is_not_met_again(path: Path) -> None:
+def test_a_record_that_was_cut_does_not_reappear(path: Path) -> None:
     states, sizes = apply_all_ops(path)
     journal = journal_path(path)
     journal.write_bytes(journal.read_bytes()[: sizes[-1] - 3])
@@ -72,26 +73,26 @@ def test_what_was_cut_is_not_met_again(path: Path) -> None:
 
 
 @pytest.mark.req("memory.crash.fold")
-@pytest.mark.parametrize("step", ["aside", "aside torn", "named", "replaced", "emptied"])
-def test_a_crash_at_any_step_of_a_fold_applies_nothing_twice(path: Path, step: str) -> None:
+@pytest.mark.parametrize("step", ["temporary", "temporary torn", "named", "replaced", "emptied"])
+def test_a_crash_at_any_step_of_a_checkpoint_applies_nothing_twice(path: Path, step: str) -> None:
     states, _ = apply_all_ops(path)
     memory = open_memory(path)
     table = memory._table
     memory._backend.close(remove=False)  # type: ignore[union-attr]
     data = encode_memory(table, table.next_id)
-    aside = path.with_name("crab.crmem.tmp")
-    aside.write_bytes(data[: len(data) // 2] if step == "aside torn" else data)
+    temporary = path.with_name("crab.crmem.tmp")
+    temporary.write_bytes(data[: len(data) // 2] if step == "temporary torn" else data)
     if step in ("named", "replaced", "emptied"):
         with journal_path(path).open("ab") as file:
-            file.write(line(identify_snapshot(data)))
+            file.write(encode_record(identify_snapshot(data)))
     if step in ("replaced", "emptied"):
-        aside.replace(path)
+        temporary.replace(path)
     if step == "emptied":
         journal_path(path).write_bytes(b"")
     assert read_entries(path) == states[-1]
     with open_memory(path) as memory:
         assert memory.entries() == states[-1]
-        assert not aside.exists()
+        assert not temporary.exists()
         memory.apply(AddEntry("after", "the crash"))
         expected = memory.entries()
         assert read_entries(path) == expected
@@ -99,11 +100,11 @@ def test_a_crash_at_any_step_of_a_fold_applies_nothing_twice(path: Path, step: s
 
 
 @pytest.mark.req("memory.crash.fold")
-def test_a_crash_after_a_fold_that_was_not_finished_is_no_worse(path: Path) -> None:
-    """The journal has a line for a snapshot that never came, and goes on after it."""
+def test_a_crash_after_an_unfinished_checkpoint_loses_nothing(path: Path) -> None:
+    """The journal names a snapshot that was never written, and continues after that line."""
     apply_all_ops(path)
     with journal_path(path).open("ab") as file:
-        file.write(line(SnapshotReference(1, 2)))
+        file.write(encode_record(SnapshotReference(1, 2)))
     memory = open_memory(path)
     memory.apply(AddEntry("after", "the crash"))
     expected = memory.entries()
@@ -114,16 +115,16 @@ def test_a_crash_after_a_fold_that_was_not_finished_is_no_worse(path: Path) -> N
 
 
 @pytest.mark.req("memory.crash.fold")
-def test_what_is_written_after_a_fold_follows_the_new_snapshot(path: Path) -> None:
+def test_changes_after_a_checkpoint_follow_the_new_snapshot(path: Path) -> None:
     memory = open_memory(path)
     memory.apply(AddEntry("coffee", "two sugars"))
     memory.checkpoint()
     memory.apply(AddEntry("tea", "none"))
     base, put = journal_path(path).read_bytes().splitlines(keepends=True)
-    assert base == line(identify_snapshot(path.read_bytes()))
+    assert base == encode_record(identify_snapshot(path.read_bytes()))
     tea = memory.get("tea")
     assert tea is not None
-    assert put == line(PutEntry(tea))
+    assert put == encode_record(PutEntry(tea))
 
 
 BUSY = """
@@ -146,28 +147,28 @@ while True:
 
 
 @pytest.mark.req("memory.durable")
-def test_a_killed_process_loses_nothing_it_had_acknowledged(path: Path) -> None:
-    for least in (1, 7, 40, 41):
+def test_a_killed_process_loses_no_acknowledged_change(path: Path) -> None:
+    for minimum in (1, 7, 40, 41):
         shutil.rmtree(path.parent, ignore_errors=True)
         with subprocess.Popen(
             [sys.executable, "-c", BUSY, str(path)], stdout=subprocess.PIPE
         ) as child:
             assert child.stdout is not None
             number = 0
-            while number < least:
+            while number < minimum:
                 number = int(child.stdout.readline())
             child.send_signal(signal.SIGKILL)
-            rest = child.stdout.read().split(b"\n")
-            number = int(rest[-2]) if len(rest) > 1 else number
+            lines = child.stdout.read().split(b"\n")
+            number = int(lines[-2]) if len(lines) > 1 else number
         with Memory.open(path) as memory:
             names = {entry.name for entry in memory.entries()}
-            gone = {f"note {n - 1}" for n in range(4, number + 1, 4)}
+            removed = {f"note {n - 1}" for n in range(4, number + 1, 4)}
             acknowledged = {f"note {n}" for n in range(1, number + 1)}
-            # The round that was cut short may have removed the last one.
+            # The round that was interrupted may have removed the last one.
             last = {f"note {number}"} if (number + 1) % 4 == 0 else set()
-            assert acknowledged - gone - last <= names
-            assert not names & gone
+            assert acknowledged - removed - last <= names
+            assert not names & removed
             assert names <= acknowledged | {f"note {number + 1}"}
             for n in range(3, number + 1, 3):
-                found = memory.get(f"note {n}")
-                assert found is None or found.content == "updated"
+                entry = memory.get(f"note {n}")
+                assert entry is None or entry.content == "updated"

@@ -1,4 +1,4 @@
-"""CRMEM v1, byte for byte; and whatever else a file may hold."""
+"""CRMEM v1 byte for byte, and reading damaged or foreign files."""
 
 import struct
 import tracemalloc
@@ -28,7 +28,7 @@ def test_a_file_is_read_byte_for_byte() -> None:
 
 @pytest.mark.req("memory.crmem.layout")
 @given(draw_entries())
-def test_what_was_written_is_read(entries: list[MemoryEntry]) -> None:
+def test_written_entries_are_read_back(entries: list[MemoryEntry]) -> None:
     contents = decode_memory(encode_memory(reversed(entries), 1000))
     assert (contents.entries, contents.next_id) == (entries, 1000)
 
@@ -58,80 +58,80 @@ def patch_vector(at: int, *values: int) -> bytes:
         (b"", "has 0 bytes"),
     ],
 )
-def test_a_reader_refuses_what_is_no_whole_file(data: bytes, why: str) -> None:
+def test_a_reader_refuses_an_incomplete_or_invalid_file(data: bytes, why: str) -> None:
     with pytest.raises(BadCrmemError, match=why):
         decode_memory(data)
 
 
 @pytest.mark.req("memory.crmem.lenient")
-def test_reserved_and_trailing_bytes_say_nothing() -> None:
+def test_reserved_and_trailing_bytes_are_ignored() -> None:
     assert decode_memory(patch_vector(12, 1, 2, 3, 4)).entries == [SHIP]
     assert decode_memory(VECTOR + b"more").entries == [SHIP]
 
 
 @pytest.mark.req("memory.damage.recovered")
 def test_entries_beyond_the_count_are_not_lost() -> None:
-    found = salvage_memory(patch_vector(24, 0))
-    assert found.entries == [SHIP]
-    assert found.faults == ["1 entries were not counted"]
+    contents = salvage_memory(patch_vector(24, 0))
+    assert contents.entries == [SHIP]
+    assert contents.faults == ["1 entries were not counted"]
 
 
 @pytest.mark.req("memory.damage.recovered")
-def test_an_entry_of_unknown_kind_costs_itself_only() -> None:
+def test_an_entry_of_unknown_kind_is_lost_alone() -> None:
     data = bytearray(encode_memory(ENTRIES, 10))
     data[28 + 16] = 9
-    found = salvage_memory(bytes(data))
-    assert found.entries == list(ENTRIES[1:])
-    assert found.faults == ["the entry at byte 28 is of the unknown kind 9"]
+    contents = salvage_memory(bytes(data))
+    assert contents.entries == list(ENTRIES[1:])
+    assert contents.faults == ["the entry at byte 28 is of the unknown kind 9"]
 
 
 @pytest.mark.req("memory.crmem.bounded")
 @pytest.mark.parametrize("at", [24, 48, 55, 66, 70])
-def test_no_count_and_no_length_takes_more_memory_than_the_file(at: int) -> None:
-    """The fields that count or measure: entries, name, content, aliases, alias."""
+def test_no_count_and_no_length_allocates_more_memory_than_the_file(at: int) -> None:
+    """The count and length fields: of entries, name, content, aliases and alias."""
     data = patch_vector(at, 0xFF, 0xFF, 0xFF, 0xFF)
     tracemalloc.start()
     try:
-        found = salvage_memory(data)
+        contents = salvage_memory(data)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert found.faults
+    assert contents.faults
     assert peak < 64 * 1024
 
 
 @pytest.mark.req("memory.crmem.bounded")
-def test_a_file_of_empty_aliases_stays_in_proportion() -> None:
+def test_a_file_of_empty_aliases_takes_memory_in_proportion() -> None:
     count = 200_000
     head = VECTOR[:66]  # up to the number of aliases
     data = head + struct.pack("<I", count) + bytes(4 * count)
     tracemalloc.start()
     try:
-        found = decode_memory(data)
+        contents = decode_memory(data)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(found.entries[0].aliases) == count
+    assert len(contents.entries[0].aliases) == count
     assert peak < 8 * len(data)
 
 
 @pytest.mark.req("memory.ids.monotonic")
 @pytest.mark.parametrize("next_id", [0, 2, 2**64 - 1])
-def test_a_next_id_that_is_wrong_is_worked_out_anew(next_id: int) -> None:
+def test_a_wrong_next_id_is_corrected(next_id: int) -> None:
     assert decode_memory(VECTOR[:16] + struct.pack("<Q", next_id) + VECTOR[24:]).next_id == 3
 
 
 @pytest.mark.req("memory.foreign.duplicates")
-def test_of_two_entries_with_one_id_the_second_gets_another() -> None:
+def test_of_two_entries_with_the_same_id_the_second_gets_another() -> None:
     other = replace(SHIP, name="other", aliases=())
     last = replace(SHIP, id=2**64 - 1, name="last", aliases=())
-    found = salvage_memory(encode_memory([SHIP, other, last], 3))
-    assert [(entry.id, entry.name) for entry in found.entries] == [
+    contents = salvage_memory(encode_memory([SHIP, other, last], 3))
+    assert [(entry.id, entry.name) for entry in contents.entries] == [
         (2, "dep"),
         (3, "other"),
         (4, "last"),
     ]
-    assert found.next_id == 5
+    assert contents.next_id == 5
 
 
 @given(st.binary(max_size=300))

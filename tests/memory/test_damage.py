@@ -1,4 +1,4 @@
-"""Damaged files: the memory opens, what can be read is there, and what was damaged is kept."""
+"""Damaged files: the memory opens with all that can be read, and the damaged file is backed up."""
 
 import logging
 from pathlib import Path
@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from crabtalk.memory import AddEntry, Memory, MemoryEntry, RemoveEntry
 from crabtalk.memory.crmem import decode_memory, encode_memory
-from crabtalk.memory.journal_file import PutEntry
-from crabtalk.memory.journal_file import encode_record as line
-from crabtalk.memory.journal_file import parse_journal as read_lines
+from crabtalk.memory.journal_file import PutEntry, encode_record, parse_journal
 from crabtalk.memory.recovery import recover_memory
 from crabtalk.memory.snapshot_file import identify_snapshot
 from tests.memory.memory_samples import ENTRIES, OPS, journal_path, open_memory, read_entries
@@ -24,9 +22,9 @@ STARTS = [28, len(encode_memory(ENTRIES[:1], 9)), len(encode_memory(ENTRIES[:2],
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    found = tmp_path / "memory" / "crab.crmem"
-    found.parent.mkdir()
-    return found
+    path = tmp_path / "memory" / "crab.crmem"
+    path.parent.mkdir()
+    return path
 
 
 def list_backups(path: Path, name: str = "crab.crmem") -> list[Path]:
@@ -34,7 +32,7 @@ def list_backups(path: Path, name: str = "crab.crmem") -> list[Path]:
 
 
 @pytest.mark.req("memory.damage.aside")
-def test_a_damaged_file_is_set_aside_and_said_so(
+def test_a_damaged_file_is_backed_up_and_reported(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = SNAPSHOT[:-3]
@@ -47,13 +45,13 @@ def test_a_damaged_file_is_set_aside_and_said_so(
     assert copy.read_bytes() == data
     assert copy.stat().st_mode & 0o777 == 0o600
     assert decode_memory(path.read_bytes()).entries[:2] == list(ENTRIES[:2])
-    (said,) = caplog.records
-    assert said.levelno == logging.ERROR
-    assert "crab.crmem is damaged (it ends within entry 3 of 3); 2 entries" in said.message
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "crab.crmem is damaged (it ends within entry 3 of 3); 2 entries" in record.message
 
 
 @pytest.mark.req("memory.damage.aside")
-def test_a_file_damaged_twice_in_a_second_is_kept_twice(path: Path) -> None:
+def test_a_file_damaged_twice_in_a_second_is_backed_up_twice(path: Path) -> None:
     for data in (SNAPSHOT[:-3], SNAPSHOT[:-4], SNAPSHOT[:-3]):
         path.write_bytes(data)
         open_memory(path).close()
@@ -64,7 +62,7 @@ def test_a_file_damaged_twice_in_a_second_is_kept_twice(path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"x", b"not a memory at all, but a letter to a friend", b"\0" * 99]
 )
-def test_a_file_that_is_none_is_set_aside(path: Path, data: bytes) -> None:
+def test_a_file_that_is_no_memory_is_backed_up(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with open_memory(path) as memory:
         assert memory.entries() == []
@@ -74,7 +72,7 @@ def test_a_file_that_is_none_is_set_aside(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.req("memory.damage.aside")
-def test_reading_only_sets_nothing_aside(path: Path) -> None:
+def test_opening_read_only_backs_up_nothing(path: Path) -> None:
     path.write_bytes(SNAPSHOT[:-3])
     assert read_entries(path) == list(ENTRIES[:2])
     assert list(path.parent.iterdir()) == [path]
@@ -92,22 +90,22 @@ def test_a_file_cut_anywhere_gives_the_entries_before_the_cut(path: Path, size: 
 
 
 @pytest.mark.req("memory.damage.recovered")
-def test_a_byte_changed_anywhere_costs_one_entry_and_what_follows_it_at_most() -> None:
+def test_a_changed_byte_costs_one_entry_and_those_after_it_at_most() -> None:
     for at in range(len(SNAPSHOT)):
         for flip in (0x01, 0x80, 0xFF):
             data = bytearray(SNAPSHOT)
             data[at] ^= flip
-            found = recover_memory(bytes(data), b"")
+            recovery = recover_memory(bytes(data), b"")
             before = [entry for entry, end in zip(ENTRIES, STARTS[1:], strict=True) if end <= at]
-            entries = list(found.entries.values())
+            entries = list(recovery.entries.values())
             assert entries[: len(before)] == before, at
-            assert found.next_id > max(found.entries, default=0)
+            assert recovery.next_id > max(recovery.entries, default=0)
             if at < STARTS[0]:
                 assert entries == list(ENTRIES), at
 
 
 @pytest.mark.req("memory.damage.recovered")
-def test_the_journal_is_read_though_the_snapshot_is_damaged(path: Path) -> None:
+def test_the_journal_is_read_even_if_the_snapshot_is_damaged(path: Path) -> None:
     states, _ = apply_all_ops(path)
     data = path.read_bytes()
     path.write_bytes(data[:-1])
@@ -118,7 +116,7 @@ def test_the_journal_is_read_though_the_snapshot_is_damaged(path: Path) -> None:
 
 
 @pytest.mark.req("memory.damage.journal")
-def test_a_damaged_line_costs_itself_only(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_line_is_lost_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     memory = open_memory(path)
     for number in range(6):
         memory.apply(AddEntry(f"note {number}", f"{number}\n{number}"))
@@ -135,39 +133,39 @@ def test_a_damaged_line_costs_itself_only(path: Path, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.req("memory.damage.journal")
-def test_a_byte_changed_anywhere_in_the_journal_costs_one_line(path: Path) -> None:
+def test_a_changed_byte_in_the_journal_costs_one_line(path: Path) -> None:
     states, sizes = apply_all_ops(path)
     snapshot, lines = path.read_bytes(), journal_path(path).read_bytes()
     for at in range(len(lines)):
         for flip in (0x01, 0x80, 0xFF, lines[at] ^ 0x0A):
             data = bytearray(lines)
             data[at] ^= flip
-            found = read_lines(bytes(data))
-            whole = read_lines(lines).records
-            missing = [record for record in whole if record not in found.records]
+            readable = parse_journal(bytes(data))
+            whole = parse_journal(lines).records
+            missing = [record for record in whole if record not in readable.records]
             assert len(missing) <= 1, at
             state = states[max(number for number, size in enumerate(sizes) if size <= at)]
             recovered = recover_memory(snapshot, bytes(data)).entries.values()
-            # Whatever was the last word on an entry before the damage, or came after it, holds.
+            # The last change to an entry holds if it came before the damage or after it.
             names = {entry.name for entry in recovered}
             assert {entry.name for entry in state if entry in states[-1]} <= names, at
 
 
 @pytest.mark.req("memory.damage.journal")
 @given(st.binary(max_size=200), st.integers(0, 3))
-def test_any_bytes_can_be_a_journal(noise: bytes, where: int) -> None:
-    lines = [line(identify_snapshot(SNAPSHOT)), *(encode_put(entry) for entry in ENTRIES)]
+def test_any_bytes_may_be_in_a_journal(noise: bytes, where: int) -> None:
+    lines = [encode_record(identify_snapshot(SNAPSHOT)), *(encode_put(entry) for entry in ENTRIES)]
     lines.insert(where, noise + b"\n")
-    found = recover_memory(SNAPSHOT, b"".join(lines))
-    assert list(found.entries.values()) == list(ENTRIES)
+    recovery = recover_memory(SNAPSHOT, b"".join(lines))
+    assert list(recovery.entries.values()) == list(ENTRIES)
 
 
 def encode_put(entry: MemoryEntry) -> bytes:
-    return line(PutEntry(entry))
+    return encode_record(PutEntry(entry))
 
 
 @pytest.mark.req("memory.damage.journal")
-def test_an_entry_cannot_pretend_to_be_a_line(path: Path) -> None:
+def test_an_entry_cannot_imitate_a_line(path: Path) -> None:
     forged = encode_put(replace(ENTRIES[0], name="forged")).decode()
     memory = open_memory(path)
     memory.apply(AddEntry("first", ""))
@@ -181,7 +179,7 @@ def test_an_entry_cannot_pretend_to_be_a_line(path: Path) -> None:
 
 
 @pytest.mark.req("memory.damage.exchanged")
-def test_a_journal_that_follows_another_snapshot_loses_nothing_of_either(
+def test_a_journal_of_another_snapshot_loses_nothing_of_either(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     states, _ = apply_all_ops(path)
@@ -191,22 +189,22 @@ def test_a_journal_that_follows_another_snapshot_loses_nothing_of_either(
     ]
     path.write_bytes(encode_memory(backup, 3))
     with open_memory(path) as memory:
-        found = {entry.name: entry.content for entry in memory.entries()}
+        contents = {entry.name: entry.content for entry in memory.entries()}
     expected = {entry.name: entry.content for entry in states[-1]}
-    assert found == expected | {entry.name: entry.content for entry in backup}
+    assert contents == expected | {entry.name: entry.content for entry in backup}
     assert len(list_backups(path)) == len(list_backups(path, "crab.crmem.journal")) == 1
     assert "it follows another snapshot" in caplog.text
 
 
 @pytest.mark.req("memory.damage.exchanged")
-def test_a_journal_without_a_snapshot_is_all_there_is(path: Path) -> None:
+def test_a_journal_without_a_snapshot_is_still_read(path: Path) -> None:
     states, _ = apply_all_ops(path)
     path.unlink()
     assert read_entries(path) == [entry for entry in states[-1] if entry.name != "first"]
 
 
 @pytest.mark.req("memory.damage.recovered")
-def test_a_damaged_memory_goes_on_as_any_other(path: Path) -> None:
+def test_a_damaged_memory_can_be_used_as_before(path: Path) -> None:
     path.write_bytes(SNAPSHOT[:-3])
     with Memory.open(path) as memory:
         for op in OPS[1:2]:

@@ -1,4 +1,4 @@
-"""A disk that refuses: the op says so, RAM is as it was, and later it goes on."""
+"""A disk that refuses writes: the operation fails, RAM is unchanged, and later writes succeed."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 from crabtalk.memory import AddEntry, Memory
 from tests.memory.memory_samples import list_files, read_entries
 
-# A limit on the size of files is a full disk that comes and goes as the child likes.
+# A limit on file sizes acts as a full disk that the child process can turn on and off.
 FULL = """
 import resource, signal, sys
 from pathlib import Path
@@ -46,8 +46,8 @@ for room in range(0, 40):
         RenameEntry("coffee", "z" * 100),
         SetAliases("tea", ("pot" * 40,)),
     ):
-        said = refused(memory.apply, op)
-        assert "nothing has changed, so free some space" in said, said
+        message = refused(memory.apply, op)
+        assert "nothing has changed, so free some space" in message, message
         assert (memory.entries(), memory.search("sugars none"), memory.statistics()) == before
         assert path.with_name(path.name + ".journal").read_bytes() == journal
 limit(resource.RLIM_INFINITY)
@@ -118,9 +118,9 @@ def test_a_first_write_that_fails_leaves_nothing(path: Path) -> None:
 
 
 @pytest.mark.req("memory.failed_write")
-def test_a_fold_that_fails_loses_nothing_and_neither_does_closing(path: Path) -> None:
-    said = run_script(FOLD, path)
-    assert "crab.crmem could not be folded, its journal stays" in said
+def test_a_failed_checkpoint_loses_nothing_and_neither_does_closing(path: Path) -> None:
+    output = run_script(FOLD, path)
+    assert "crab.crmem could not be folded, its journal stays" in output
     with Memory.open(path) as memory:
         names = [entry.name for entry in memory.entries()]
         assert names == ["note 0", "note 1", "note 2", "later"]

@@ -1,4 +1,4 @@
-"""The tree of pages: what a dump writes, and what a load makes of it."""
+"""The book of pages: what a dump writes, and what a load reads from it."""
 
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def test_topics_have_a_directory_when_there_are_any(book: Path) -> None:
 
 
 @pytest.mark.req("memory.dump.page")
-def test_a_page_is_written_as_every_reader_knows_it(book: Path) -> None:
+def test_a_page_has_the_format_that_other_readers_know(book: Path) -> None:
     write_book([SHIP], book)
     assert (book / "notes/deploy.md").read_text() == PAGE
 
@@ -110,7 +110,7 @@ def test_the_summary_lists_every_kind_by_name(book: Path) -> None:
 
 
 @pytest.mark.req("memory.dump.users_files")
-def test_what_the_user_put_there_stays(book: Path) -> None:
+def test_the_users_files_stay(book: Path) -> None:
     write_book([SHIP], book)
     (book / "book.toml").write_text("mine")
     (book / "theme").mkdir()
@@ -170,8 +170,8 @@ def test_a_page_without_a_block_is_content(book: Path) -> None:
 @pytest.mark.req("memory.load.page")
 def test_a_page_is_read_however_an_editor_left_it() -> None:
     text = "\ufeff" + PAGE.replace("\n", "\r\n").replace("<li>ship</li>", "\n<li> ship </li>\n")
-    found = pages.parse_page(text)
-    assert found == pages.MarkdownPage(SHIP.content, "", SHIP.created_at, SHIP.aliases)
+    page = pages.parse_page(text)
+    assert page == pages.MarkdownPage(SHIP.content, "", SHIP.created_at, SHIP.aliases)
 
 
 @pytest.mark.req("memory.load.page")
@@ -186,7 +186,7 @@ def test_a_page_is_read_however_an_editor_left_it() -> None:
         ("@99999999999999999999", None),
     ],
 )
-def test_a_time_that_is_none_is_now(book: Path, when: str, expected: int | None) -> None:
+def test_an_invalid_time_becomes_now(book: Path, when: str, expected: int | None) -> None:
     (book / "notes").mkdir(parents=True)
     page = PAGE.replace('datetime="2026-04-14T10:23:45Z"', f'datetime="{when}"')
     (book / "notes/deploy.md").write_text(page)
@@ -194,7 +194,7 @@ def test_a_time_that_is_none_is_now(book: Path, when: str, expected: int | None)
 
 
 @pytest.mark.req("memory.load.replaces")
-def test_a_load_replaces_everything_and_numbers_anew(book: Path, tmp_path: Path) -> None:
+def test_a_load_replaces_everything_and_renumbers(book: Path, tmp_path: Path) -> None:
     path = tmp_path / "memory" / "crab.crmem"
     memory = open_memory(path)
     memory.apply(AddEntry("old", "to be gone"))
@@ -223,7 +223,7 @@ def test_an_empty_book_makes_an_empty_memory(book: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.req("memory.load.replaces")
-def test_replacing_says_what_is_there_twice(tmp_path: Path) -> None:
+def test_replacing_reports_names_that_are_there_twice(tmp_path: Path) -> None:
     with open_memory(tmp_path / "crab.crmem") as memory:
         old = memory.apply(AddEntry("old", ""))
         with pytest.raises(Exception, match="'ship' is there twice; give one another name"):
@@ -257,11 +257,11 @@ def test_a_load_that_fails_changes_nothing(
 
 
 @pytest.mark.req("memory.load.all_or_nothing")
-def test_a_directory_that_is_no_dump_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_dump_is_not_loaded_as_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    for place in ("elsewhere", "nowhere"):
+    for name in ("elsewhere", "nowhere"):
         with pytest.raises(MarkdownBookError, match="name the directory of a dump"):
-            read_book(tmp_path / place, 7)
+            read_book(tmp_path / name, 7)
 
 
 @pytest.mark.req("memory.dump.links")
@@ -282,7 +282,7 @@ def test_only_pages_are_loaded(book: Path) -> None:
     assert [entry.name for entry in read_book(book, 7)] == ["deploy"]
 
 
-# ── There and back ──────────────────────────────────────────────────────────────────────────────
+# ── Round trips ─────────────────────────────────────────────────────────────────────────────────
 
 AWKWARD = [
     "a/b",
@@ -313,11 +313,11 @@ AWKWARD = [
 
 
 @pytest.mark.req("memory.dump.names")
-def test_a_name_that_no_file_can_have_comes_back(book: Path) -> None:
+def test_a_name_that_no_file_can_have_is_restored(book: Path) -> None:
     entries = [make_note(name, name) for name in AWKWARD]
-    found = round_trip(entries, book)
-    assert sorted(entry.name for entry in found) == sorted(AWKWARD)
-    assert all(entry.name == entry.content for entry in found)
+    entries_read = round_trip(entries, book)
+    assert sorted(entry.name for entry in entries_read) == sorted(AWKWARD)
+    assert all(entry.name == entry.content for entry in entries_read)
     names = [file.name for file in (book / "notes").iterdir()]
     assert len({name.casefold() for name in names}) == len(AWKWARD)
     assert all(len(name.encode()) <= 255 for name in names)
@@ -344,28 +344,30 @@ def test_a_name_that_no_file_can_have_comes_back(book: Path) -> None:
         "null\0",
     ],
 )
-def test_content_comes_back_exactly(book: Path, content: str) -> None:
+def test_content_is_restored_exactly(book: Path, content: str) -> None:
     assert round_trip([make_note("x", content)], book) == [make_note("x", content)]
 
 
 @pytest.mark.req("memory.dump.exact")
 @example([MemoryEntry(1, 2**64 - 1, EntryKind.TOPIC, "x\n", "\n", ("\ty", "&#9;", "&amp;"))])
 @given(draw_entries())
-def test_any_memory_comes_back_from_its_book(
+def test_any_memory_is_restored_from_its_book(
     tmp_path_factory: pytest.TempPathFactory, entries: list[MemoryEntry]
 ) -> None:
-    found = round_trip(entries, tmp_path_factory.mktemp("book"))
-    assert {replace(entry, id=0) for entry in found} == {replace(entry, id=0) for entry in entries}
-    assert [entry.id for entry in found] == list(range(1, len(found) + 1))
+    restored = round_trip(entries, tmp_path_factory.mktemp("book"))
+    assert {replace(entry, id=0) for entry in restored} == {
+        replace(entry, id=0) for entry in entries
+    }
+    assert [entry.id for entry in restored] == list(range(1, len(restored) + 1))
 
 
 @given(TEXT, NAMES, st.lists(NAMES, max_size=3).map(tuple))
-def test_a_page_says_what_was_written_on_it(
+def test_a_page_is_parsed_as_it_was_rendered(
     content: str, name: str, aliases: tuple[str, ...]
 ) -> None:
     entry = MemoryEntry(1, 100, EntryKind.NOTE, name, content, aliases)
-    found = pages.parse_page(pages.render_page(entry, "file"))
-    assert (found.content, found.name, found.aliases) == (content, name, aliases)
+    page = pages.parse_page(pages.render_page(entry, "file"))
+    assert (page.content, page.name, page.aliases) == (content, name, aliases)
 
 
 @given(st.text())

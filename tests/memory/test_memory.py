@@ -1,4 +1,4 @@
-"""Memory: its ops, its names, its search, and its file."""
+"""Memory: its operations, names, search and files."""
 
 import os
 import stat
@@ -53,7 +53,7 @@ def memory(path: Path) -> Memory:
     return open_memory(path)
 
 
-# ── Ops ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Operations ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("memory.ops.add")
@@ -130,7 +130,7 @@ def test_a_name_wins_over_an_alias(path: Path) -> None:
         UpdateEntry("coffee", "", ("ship",)),
     ],
 )
-def test_a_name_or_alias_leads_to_one_entry(memory: Memory, op: MemoryOperation) -> None:
+def test_a_name_or_alias_identifies_one_entry(memory: Memory, op: MemoryOperation) -> None:
     memory.apply(AddEntry("deploy", "prod", ("ship",)))
     memory.apply(AddEntry("coffee", "two sugars"))
     before = memory.entries()
@@ -139,14 +139,16 @@ def test_a_name_or_alias_leads_to_one_entry(memory: Memory, op: MemoryOperation)
     assert memory.entries() == before
 
 
-def test_an_alias_that_says_nothing_new_is_dropped(memory: Memory) -> None:
+def test_an_alias_that_repeats_a_name_is_dropped(memory: Memory) -> None:
     assert memory.apply(AddEntry("deploy", "", ("ship", "deploy", "ship"))).aliases == ("ship",)
 
 
 @pytest.mark.parametrize(
     "op", [UpdateEntry("x", ""), RenameEntry("x", "y"), SetAliases("x", ()), RemoveEntry("x")]
 )
-def test_what_is_not_there_cannot_be_changed(memory: Memory, op: MemoryOperation) -> None:
+def test_an_entry_that_does_not_exist_cannot_be_changed(
+    memory: Memory, op: MemoryOperation
+) -> None:
     with pytest.raises(UnknownEntryError, match="no entry is called 'x'; search for it"):
         memory.apply(op)
 
@@ -170,7 +172,7 @@ def test_an_archive_is_neither_rewritten_nor_renamed(memory: Memory, op: MemoryO
         RemoveEntry("past", kind=EntryKind.NOTE),
     ],
 )
-def test_an_op_for_notes_leaves_archives_alone(memory: Memory, op: MemoryOperation) -> None:
+def test_an_operation_for_notes_leaves_archives_alone(memory: Memory, op: MemoryOperation) -> None:
     archive = memory.apply(AddEntry("past", "They met.", kind=EntryKind.ARCHIVE))
     with pytest.raises(EntryKindError, match="'past' is an archive, not a note"):
         memory.apply(op)
@@ -178,7 +180,7 @@ def test_an_op_for_notes_leaves_archives_alone(memory: Memory, op: MemoryOperati
 
 
 @pytest.mark.req("memory.kind.archives")
-def test_an_archive_can_be_removed_by_whoever_means_it(memory: Memory) -> None:
+def test_an_archive_can_be_removed_on_purpose(memory: Memory) -> None:
     memory.apply(AddEntry("past", "They met.", kind=EntryKind.ARCHIVE))
     memory.apply(SetAliases("past", ("history",)))
     memory.apply(RemoveEntry("history"))
@@ -186,7 +188,7 @@ def test_an_archive_can_be_removed_by_whoever_means_it(memory: Memory) -> None:
 
 
 @pytest.mark.req("memory.crmem.topics")
-def test_topics_are_kept_and_never_made(path: Path) -> None:
+def test_topics_are_kept_but_never_created(path: Path) -> None:
     path.parent.mkdir()
     topic = MemoryEntry(1, 1, EntryKind.TOPIC, "crabs", "They walk sideways.")
     path.write_bytes(encode_memory([topic], 2))
@@ -210,7 +212,7 @@ def test_archiving_again_changes_nothing(memory: Memory) -> None:
 
 
 @pytest.mark.req("memory.archive.again")
-def test_an_archive_takes_no_name_from_a_note(memory: Memory) -> None:
+def test_an_archive_never_takes_the_name_of_a_note(memory: Memory) -> None:
     note = memory.apply(AddEntry("crab-user-1", "mine", ("crab-user-2",)))
     for name in ("crab-user-1", "crab-user-2"):
         with pytest.raises(NameTakenError):
@@ -232,14 +234,14 @@ def test_an_archive_takes_no_name_from_a_note(memory: Memory) -> None:
         AddEntry("\udfff", "x"),
     ],
 )
-def test_an_entry_is_as_large_as_entries_may_be(memory: Memory, op: MemoryOperation) -> None:
+def test_an_entry_over_a_limit_is_refused(memory: Memory, op: MemoryOperation) -> None:
     with pytest.raises(MemoryLimitError):
         memory.apply(op)
     assert memory.entries() == []
 
 
 @pytest.mark.req("memory.limits")
-def test_the_largest_entry_is_kept(path: Path) -> None:
+def test_the_largest_entry_is_stored(path: Path) -> None:
     largest = AddEntry("n" * MAX_NAME, "x" * MAX_CONTENT, tuple(map(str, range(MAX_ALIASES))))
     with open_memory(path) as memory:
         added = memory.apply(largest)
@@ -265,7 +267,7 @@ def test_opening_and_closing_leaves_nothing_behind(path: Path) -> None:
 
 
 @pytest.mark.req("memory.closed.one_file")
-def test_closed_a_memory_is_one_file_of_the_format(path: Path) -> None:
+def test_a_closed_memory_is_one_file_of_the_format(path: Path) -> None:
     with open_memory(path) as memory:
         for op in OPS:
             memory.apply(op)
@@ -277,7 +279,7 @@ def test_closed_a_memory_is_one_file_of_the_format(path: Path) -> None:
 
 
 @pytest.mark.req("memory.crmem.layout")
-def test_a_file_of_another_program_is_opened_and_left_as_it_was(path: Path) -> None:
+def test_a_file_of_another_program_is_opened_and_left_unchanged(path: Path) -> None:
     path.parent.mkdir()
     data = encode_memory(ENTRIES, 9)
     path.write_bytes(data)
@@ -309,7 +311,7 @@ def test_a_write_is_in_the_files_when_it_returns(path: Path) -> None:
 
 
 @pytest.mark.req("memory.write.cost")
-def test_a_write_adds_an_entry_to_the_journal_and_not_a_file(path: Path) -> None:
+def test_a_write_appends_an_entry_to_the_journal_and_rewrites_no_file(path: Path) -> None:
     with open_memory(path) as memory:
         for number in range(2000):
             memory.apply(AddEntry(f"note {number}", "x" * 1000))
@@ -318,12 +320,12 @@ def test_a_write_adds_an_entry_to_the_journal_and_not_a_file(path: Path) -> None
         memory.apply(AddEntry("one more", "y" * 200))
         assert memory.statistics().journal_bytes < 1000
         assert os.path.samestat(path.stat(), before)
-        # Each fold is paid for by a journal half as long as what is rewritten.
+        # A checkpoint comes only when the journal is half as long as the snapshot.
         assert memory.statistics().checkpoints < 16
 
 
 @pytest.mark.req("memory.file.private")
-def test_nobody_else_may_read_a_memory(path: Path) -> None:
+def test_other_users_may_not_read_a_memory(path: Path) -> None:
     old = os.umask(0)
     try:
         with open_memory(path) as memory:
@@ -349,7 +351,7 @@ def test_a_link_is_not_followed(path: Path, tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.req("memory.foreign.duplicates")
-def test_names_that_a_file_uses_twice_lead_to_the_lower_id(path: Path) -> None:
+def test_a_name_that_a_file_uses_twice_belongs_to_the_lower_id(path: Path) -> None:
     path.parent.mkdir()
     twins = [
         MemoryEntry(1, 1, EntryKind.NOTE, "twin", "first", ("both",)),
@@ -369,7 +371,7 @@ def test_names_that_a_file_uses_twice_lead_to_the_lower_id(path: Path) -> None:
     assert decode_memory(path.read_bytes()).entries[0] == twins[1]
 
 
-# ── Who may write ───────────────────────────────────────────────────────────────────────────────
+# ── Locking ─────────────────────────────────────────────────────────────────────────────────────
 
 HOLD = """
 import sys
@@ -419,13 +421,13 @@ def test_two_parts_of_one_process_do_not_both_write(path: Path) -> None:
 
 
 @pytest.mark.req("memory.read_only")
-def test_reading_what_is_not_there_makes_nothing(path: Path) -> None:
+def test_opening_a_missing_memory_read_only_creates_nothing(path: Path) -> None:
     assert Memory.open_read_only(path).entries() == []
     assert not path.parent.exists()
 
 
 @pytest.mark.req("memory.read_only")
-def test_a_reader_sees_every_write_while_the_files_are_folded(path: Path) -> None:
+def test_a_reader_sees_every_write_during_checkpoints(path: Path) -> None:
     wrong: list[int] = []
     written = threading.Event()
 
@@ -441,47 +443,50 @@ def test_a_reader_sees_every_write_while_the_files_are_folded(path: Path) -> Non
     writer.start()
     seen = 0
     while not written.is_set():
-        found = len(Memory.open_read_only(path).entries())
-        if found < seen:
-            wrong.append(found)
-        seen = found
+        count = len(Memory.open_read_only(path).entries())
+        if count < seen:
+            wrong.append(count)
+        seen = count
     writer.join()
     assert wrong == []
     assert len(read_entries(path)) == 300
 
 
 @pytest.mark.req("memory.read_only")
-def test_a_reader_looks_again_when_the_files_were_folded_under_it(path: Path) -> None:
-    """The journal is a pipe here, so that the fold comes exactly between two reads."""
+def test_a_reader_retries_when_a_checkpoint_happens_during_its_read(path: Path) -> None:
+    """The journal is a named pipe here, so that the checkpoint falls between two reads."""
     path.parent.mkdir()
     path.write_bytes(encode_memory(ENTRIES[:1], 9))
     os.mkfifo(journal_path(path))
-    found: list[list[MemoryEntry]] = []
-    reader = threading.Thread(target=lambda: found.append(read_entries(path)), daemon=True)
+    results: list[list[MemoryEntry]] = []
+    reader = threading.Thread(target=lambda: results.append(read_entries(path)), daemon=True)
     reader.start()
-    with journal_path(path).open("wb"):  # opens when the reader has come this far
+    with journal_path(path).open("wb"):  # returns when the reader opens the journal
         path.write_bytes(encode_memory(ENTRIES, 9))
         journal_path(path).unlink()
     reader.join(10)
-    assert found == [list(ENTRIES)]
+    assert results == [list(ENTRIES)]
 
 
 @pytest.mark.req("memory.lock.one_writer")
 def test_writers_that_take_turns_lose_nothing(path: Path) -> None:
-    """Each removes the journal when it is done, while others are about to lock it."""
+    """Each removes the journal when it is done, while others try to lock it."""
     written: list[str] = []
 
-    def write(who: int) -> None:
+    def write(writer_number: int) -> None:
         number = 0
         while number < 60:
             try:
                 with open_memory(path) as memory:
-                    written.append(memory.apply(AddEntry(f"{who} {number}", "")).name)
+                    written.append(memory.apply(AddEntry(f"{writer_number} {number}", "")).name)
                     number += 1
             except MemoryInUseError:
                 continue
 
-    writers = [threading.Thread(target=write, args=(who,), daemon=True) for who in range(4)]
+    writers = [
+        threading.Thread(target=write, args=(writer_number,), daemon=True)
+        for writer_number in range(4)
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -492,7 +497,7 @@ def test_writers_that_take_turns_lose_nothing(path: Path) -> None:
 
 @pytest.mark.req("memory.search.meanwhile")
 def test_a_search_does_not_wait_for_the_disk(path: Path) -> None:
-    """Writers hold one lock while they wait for the disk, and nobody else ever asks for it."""
+    """Writers hold one lock while they wait for the disk; readers never take it."""
     with open_memory(path) as memory:
         memory.apply(AddEntry("coffee", "two sugars"))
         with memory._write_lock:
@@ -529,7 +534,7 @@ def test_notes_and_archives_are_ranked_together(memory: Memory) -> None:
 
 
 @pytest.mark.req("memory.search.both_kinds")
-def test_the_caller_chooses_how_many(memory: Memory) -> None:
+def test_the_caller_chooses_the_number_of_hits(memory: Memory) -> None:
     for number in range(9):
         memory.apply(AddEntry(f"note {number}", "crab " * (number + 1)))
     assert len(memory.search("crab")) == 5
@@ -538,15 +543,15 @@ def test_the_caller_chooses_how_many(memory: Memory) -> None:
     assert memory.search("", 5) == memory.search("the", 5) == []
 
 
-def test_statistics_count_what_there_is(memory: Memory) -> None:
+def test_statistics_count_entries_terms_and_bytes(memory: Memory) -> None:
     memory.apply(AddEntry("coffee", "two sugars"))
     memory.archive("crab-user-1", "They met.")
-    found = memory.statistics()
-    assert (found.notes, found.archives, found.topics) == (1, 1, 0)
-    assert found.terms == len({"coffee", "two", "sugars", "crab", "user", "met"})
-    assert found.snapshot_bytes == memory.path.stat().st_size
-    assert found.journal_bytes == journal_path(memory.path).stat().st_size > 0
-    assert found.checkpoints == 1
+    statistics = memory.statistics()
+    assert (statistics.notes, statistics.archives, statistics.topics) == (1, 1, 0)
+    assert statistics.terms == len({"coffee", "two", "sugars", "crab", "user", "met"})
+    assert statistics.snapshot_bytes == memory.path.stat().st_size
+    assert statistics.journal_bytes == journal_path(memory.path).stat().st_size > 0
+    assert statistics.checkpoints == 1
 
 
 ALONE = """
@@ -557,7 +562,7 @@ print(*(name for name in sys.modules if name.split(".")[0] in ("asyncio", "crabt
 
 
 @pytest.mark.req("memory.alone")
-def test_the_room_stands_alone() -> None:
+def test_the_package_needs_no_other_package() -> None:
     run = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
-    rooms = {".".join(name.split(".")[:2]) for name in run.stdout.split()}
-    assert rooms == {"crabtalk", "crabtalk.lazy_imports", "crabtalk.memory"}  # late is no room
+    packages = {".".join(name.split(".")[:2]) for name in run.stdout.split()}
+    assert packages == {"crabtalk", "crabtalk.lazy_imports", "crabtalk.memory"}

@@ -1,4 +1,4 @@
-"""Memory against a plain dictionary, through any ops, restarts and crashes."""
+"""Memory compared with a plain dict, through any operations, restarts and crashes."""
 
 import shutil
 import tempfile
@@ -48,7 +48,7 @@ OPS = st.one_of(
 
 
 class MemoryModel:
-    """What a memory should be, the plain way."""
+    """The expected state of a memory, computed simply."""
 
     def __init__(self) -> None:
         self.entries: dict[int, MemoryEntry] = {}
@@ -79,10 +79,10 @@ class MemoryModel:
     def name_error(
         self, number: int, *names: str | tuple[str, ...]
     ) -> type[MemoryStoreError] | None:
-        wanted = {names[0], *names[1]}
+        new_names = {names[0], *names[1]}
         others = [entry for entry in self.entries.values() if entry.id != number]
-        held = {name for entry in others for name in (entry.name, *entry.aliases)}
-        return NameTakenError if wanted & held else None
+        taken = {name for entry in others for name in (entry.name, *entry.aliases)}
+        return NameTakenError if new_names & taken else None
 
     def apply(self, op: MemoryOperation) -> None:
         if isinstance(op, AddEntry):
@@ -100,9 +100,9 @@ class MemoryModel:
         name = op.new_name if isinstance(op, RenameEntry) else entry.name
         content = op.content if isinstance(op, AddEntry | UpdateEntry) else entry.content
         aliases = entry.aliases if aliases is None else aliases
-        kept = tuple(alias for alias in dict.fromkeys(aliases) if alias != name)
+        aliases_without_name = tuple(alias for alias in dict.fromkeys(aliases) if alias != name)
         self.entries[entry.id] = MemoryEntry(
-            entry.id, entry.created_at, entry.kind, name, content, kept
+            entry.id, entry.created_at, entry.kind, name, content, aliases_without_name
         )
 
 
@@ -113,7 +113,7 @@ class MemoryFileMachine(RuleBasedStateMachine):
         self.path = self.home / "crab.crmem"
         self.memory = open_memory(self.path)
         self.model = MemoryModel()
-        # Before the last write, for a crash that tears it.
+        # The state before the last write, for a crash that tears that write.
         self.before_write: tuple[bytes, bytes, dict[int, MemoryEntry], int] | None = None
 
     @rule(op=OPS)
@@ -129,11 +129,11 @@ class MemoryFileMachine(RuleBasedStateMachine):
         self.model.apply(op)
 
     def read_files(self) -> tuple[bytes, bytes]:
-        found = [
+        contents = [
             file.read_bytes() if file.exists() else b""
             for file in (self.path, journal_path(self.path))
         ]
-        return found[0], found[1]
+        return contents[0], contents[1]
 
     @rule()
     def reopen(self) -> None:
@@ -154,7 +154,7 @@ class MemoryFileMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.before_write is not None)
     def crash(self, data: st.DataObject) -> None:
-        """At any byte of the last write, or after it."""
+        """A crash at any byte of the last write, or after it."""
         assert self.before_write is not None
         snapshot, journal, entries, next_id = self.before_write
         now_snapshot, now_journal = self.read_files()
@@ -170,22 +170,22 @@ class MemoryFileMachine(RuleBasedStateMachine):
         self.before_write = None
 
     @invariant()
-    def entries_are_those_of_the_model(self) -> None:
+    def entries_equal_the_model(self) -> None:
         assert self.memory.entries() == list(self.model.entries.values())
         assert read_entries(self.path) == list(self.model.entries.values())
 
     @invariant()
-    def names_lead_where_they_should(self) -> None:
+    def names_identify_the_same_entries(self) -> None:
         for name in ("ash", "birch", "cedar", "elm", "日記", "näme"):
             assert self.memory.get(name) == self.model.find(name)
 
     @invariant()
-    def search_is_that_of_a_memory_made_anew(self) -> None:
+    def search_equals_that_of_a_fresh_memory(self) -> None:
         fresh = Memory.open_read_only(self.path)
         for query in ("ash birch", "日", "name", "elm cedar"):
-            found = [(hit.entry, hit.score) for hit in self.memory.search(query, 9)]
-            expected = [(hit.entry, hit.score) for hit in fresh.search(query, 9)]
-            assert found == expected
+            hits = [(hit.entry, hit.score) for hit in self.memory.search(query, 9)]
+            fresh_hits = [(hit.entry, hit.score) for hit in fresh.search(query, 9)]
+            assert hits == fresh_hits
 
     def teardown(self) -> None:
         self.memory.close()
@@ -199,10 +199,10 @@ def test_a_memory_is_a_dictionary_that_survives() -> None:
     )
 
 
-def test_the_machine_sees_what_is_wrong() -> None:
+def test_the_machine_notices_a_difference() -> None:
     machine = MemoryFileMachine()
     machine.apply(AddEntry("ash", "tree"))
     machine.model.entries.clear()
     with pytest.raises(AssertionError):
-        machine.entries_are_those_of_the_model()
+        machine.entries_equal_the_model()
     machine.teardown()

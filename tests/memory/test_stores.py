@@ -1,4 +1,4 @@
-"""What a memory promises wherever it is kept: in files, and in a database."""
+"""What a memory does alike in files and in a database."""
 
 import random
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def memory(store: StoreDriver) -> Iterator[Memory]:
 
 
 @pytest.mark.req("memory.stores")
-def test_each_op_does_the_same(store: StoreDriver, tmp_path: Path) -> None:
+def test_each_operation_does_the_same(store: StoreDriver, tmp_path: Path) -> None:
     elsewhere = FileStoreDriver(tmp_path / "elsewhere").open()
     with store.open() as memory:
         for op in OPS:
@@ -81,7 +81,7 @@ def test_each_op_does_the_same(store: StoreDriver, tmp_path: Path) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, tuple) else value.__name__,
 )
-def test_what_is_refused_changes_nothing(
+def test_a_refused_operation_changes_nothing(
     store: StoreDriver, memory: Memory, op: MemoryOperation, refusal: type[MemoryStoreError]
 ) -> None:
     memory.apply(AddEntry("deploy", "prod", ("ship",)))
@@ -106,7 +106,7 @@ def test_archiving_again_changes_nothing_and_archiving_anew_replaces(memory: Mem
 
 
 @pytest.mark.req("memory.stores")
-def test_an_id_is_never_given_out_again(store: StoreDriver) -> None:
+def test_an_id_is_never_assigned_again(store: StoreDriver) -> None:
     with store.open() as memory:
         for name in ("a", "b"):
             memory.apply(AddEntry(name, ""))
@@ -116,7 +116,7 @@ def test_an_id_is_never_given_out_again(store: StoreDriver) -> None:
 
 
 @pytest.mark.req("memory.stores")
-def test_a_memory_that_is_not_there_is_empty_and_comes_with_its_first_write(
+def test_a_missing_memory_is_empty_and_is_created_by_its_first_write(
     store: StoreDriver,
 ) -> None:
     with store.open() as memory:
@@ -132,17 +132,17 @@ def test_a_memory_that_is_not_there_is_empty_and_comes_with_its_first_write(
 
 @pytest.mark.req("memory.stores.text")
 @pytest.mark.parametrize("text", ["\0", "a\0b", "日記\n", "\x7f\x1b[0m", "\\0 \\x00", "\U0010ffff"])
-def test_any_text_is_kept(store: StoreDriver, text: str) -> None:
+def test_any_text_is_stored(store: StoreDriver, text: str) -> None:
     with store.open() as memory:
-        kept = memory.apply(AddEntry(f"name {text}.", text, (f"alias {text}.",)))
+        stored = memory.apply(AddEntry(f"name {text}.", text, (f"alias {text}.",)))
     with store.open() as memory:
-        assert memory.entries() == [kept]
-        assert memory.get(f"alias {text}.") == kept == memory.get(f"name {text}.")
-        assert kept.content == text
+        assert memory.entries() == [stored]
+        assert memory.get(f"alias {text}.") == stored == memory.get(f"name {text}.")
+        assert stored.content == text
 
 
 @pytest.mark.req("memory.stores")
-def test_replacing_numbers_anew_and_keeps_every_kind(store: StoreDriver) -> None:
+def test_replacing_renumbers_and_keeps_every_kind(store: StoreDriver) -> None:
     topic = MemoryEntry(9, 2**64 - 1, EntryKind.TOPIC, "tides", "twice a day", ("ebb", "flood"))
     with store.open() as memory:
         memory.apply(AddEntry("old", ""))
@@ -176,8 +176,10 @@ def test_a_memory_is_dumped_and_loaded(store: StoreDriver, tmp_path: Path) -> No
 
 
 @pytest.mark.req("memory.stores.order")
-def test_searches_and_lists_are_in_one_order(store: StoreDriver, tmp_path: Path) -> None:
-    """Whatever was written in between, and also for who reads it anew."""
+def test_searches_and_lists_have_the_same_order_in_every_store(
+    store: StoreDriver, tmp_path: Path
+) -> None:
+    """Whatever was written in between, and also for a new reader."""
     dice = random.Random(5)
     words = [f"w{number}" for number in range(30)]
     elsewhere = FileStoreDriver(tmp_path / "elsewhere").open()
@@ -191,11 +193,11 @@ def test_searches_and_lists_are_in_one_order(store: StoreDriver, tmp_path: Path)
         assert memory.apply(op) == elsewhere.apply(op)
     memory.close()
     with store.open() as again:
-        for each in (memory, again):
-            assert each.entries() == elsewhere.entries()
+        for current in (memory, again):
+            assert current.entries() == elsewhere.entries()
             for _ in range(50):
                 query = " ".join(dice.choices(words, k=3))
-                assert each.search(query, 20) == elsewhere.search(query, 20)
+                assert current.search(query, 20) == elsewhere.search(query, 20)
     elsewhere.close()
 
 
@@ -203,7 +205,7 @@ def test_searches_and_lists_are_in_one_order(store: StoreDriver, tmp_path: Path)
 
 
 @pytest.mark.req("memory.stores.whole")
-def test_the_bytes_of_a_file_go_in_and_come_out(store: StoreDriver) -> None:
+def test_the_bytes_of_a_file_are_imported_and_exported_unchanged(store: StoreDriver) -> None:
     data = encode_memory(ENTRIES, 17)
     store.import_memory("crab", data)
     store.import_memory("crab/user", VECTOR)
@@ -220,7 +222,7 @@ def test_the_bytes_of_a_file_go_in_and_come_out(store: StoreDriver) -> None:
 @pytest.mark.req("memory.stores.whole")
 @settings(max_examples=15, suppress_health_check=SLOW_FIXTURE)
 @given(entries=draw_entries())
-def test_any_memory_goes_from_one_store_to_the_other_and_back(
+def test_any_memory_moves_from_one_store_to_the_other_and_back(
     store: StoreDriver, tmp_path_factory: pytest.TempPathFactory, entries: list[MemoryEntry]
 ) -> None:
     data = encode_memory(entries, len(entries) + 3)
@@ -233,7 +235,7 @@ def test_any_memory_goes_from_one_store_to_the_other_and_back(
 
 
 @pytest.mark.req("memory.stores.whole")
-def test_what_another_program_named_twice_is_kept_as_it_is(store: StoreDriver) -> None:
+def test_names_that_another_program_used_twice_are_kept(store: StoreDriver) -> None:
     twins = [MemoryEntry(number, 1, EntryKind.NOTE, "twin", str(number)) for number in (1, 2)]
     store.import_memory("crab", encode_memory(twins, 3))
     with store.open() as memory:
@@ -243,7 +245,7 @@ def test_what_another_program_named_twice_is_kept_as_it_is(store: StoreDriver) -
 
 
 @pytest.mark.req("memory.stores.whole")
-def test_a_memory_that_is_there_is_not_written_over_nor_begun_with_what_is_damaged(
+def test_an_import_neither_overwrites_a_memory_nor_accepts_damaged_data(
     store: StoreDriver,
 ) -> None:
     store.import_memory("crab", VECTOR)

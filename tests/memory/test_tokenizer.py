@@ -1,4 +1,4 @@
-"""Tokens: how text becomes terms."""
+"""The tokenizer: how text becomes terms."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def test_vowel_signs_are_part_of_words_and_other_marks_are_not() -> None:
 
 
 @pytest.mark.req("memory.tokens.words")
-def test_forty_nine_words_say_nothing() -> None:
+def test_the_forty_nine_stop_words_are_dropped() -> None:
     assert len(STOP_WORDS) == 49
     assert (
         split_words(" ".join(STOP_WORDS).upper())
@@ -51,24 +51,24 @@ def test_forty_nine_words_say_nothing() -> None:
         ("葛\U000e0100飾", "葛飾"),
     ],
 )
-def test_a_word_is_found_however_it_was_spelt(one: str, other: str) -> None:
+def test_different_spellings_of_a_word_have_the_same_terms(one: str, other: str) -> None:
     assert tokenize_text(one) == tokenize_text(other) != []
 
 
 @pytest.mark.req("memory.tokens.folded")
-def test_letters_that_only_look_alike_stay_apart() -> None:
+def test_letters_that_only_look_alike_stay_different() -> None:
     assert tokenize_text("がき") != tokenize_text("かき")
     assert tokenize_text("กุ") != tokenize_text("กิ")
     assert tokenize_text("각") != tokenize_text("갓")
 
 
 @pytest.mark.req("memory.tokens.folded")
-def test_a_word_that_only_an_accent_tells_from_a_stop_word_is_kept() -> None:
+def test_a_word_that_differs_from_a_stop_word_only_by_an_accent_is_kept() -> None:
     assert tokenize_text("the thé") == ["the"]
 
 
 @pytest.mark.req("memory.tokens.cjk")
-def test_text_without_spaces_comes_as_characters_and_pairs() -> None:
+def test_text_without_spaces_becomes_characters_and_pairs() -> None:
     assert sorted(tokenize_text("日本語")) == sorted(["日", "本", "語", "日本", "本語"])
     assert tokenize_text("猫") == ["猫"]
     assert "검색" in tokenize_text("검색을")
@@ -90,12 +90,12 @@ def test_any_word_of_text_without_spaces_is_found(text: str, data: st.DataObject
     assert set(tokenize_text(text[start:end])) <= set(tokenize_text(text))
 
 
-def test_a_letter_or_digit_alone_is_no_term() -> None:
+def test_a_single_letter_or_digit_is_no_term() -> None:
     assert tokenize_text("a b c 1 é x") == []
 
 
 @given(st.text())
-def test_any_text_has_terms_that_are_terms(text: str) -> None:
+def test_the_terms_of_any_text_are_terms_themselves(text: str) -> None:
     for term in tokenize_text(text):
         assert tokenize_text(term) or term in STOP_WORDS
         assert "_" not in term
@@ -103,7 +103,7 @@ def test_any_text_has_terms_that_are_terms(text: str) -> None:
 
 
 @given(st.text(), st.text())
-def test_texts_do_not_grow_together_at_white_space(one: str, other: str) -> None:
+def test_white_space_separates_terms(one: str, other: str) -> None:
     assert sorted(tokenize_text(f"{one}\n{other}")) == sorted(
         tokenize_text(one) + tokenize_text(other)
     )

@@ -37,7 +37,7 @@ class VendorAnswer:
     headers: dict[str, str] = field(default_factory=dict)
     hang: bool = False
     cut: bool = False  # close the connection without the final chunk
-    silent: bool = False  # say nothing at all, not even headers
+    silent: bool = False  # send nothing, not even headers
     pause: Callable[[int], Awaitable[None]] | None = None  # awaited before piece number n
 
     @classmethod
@@ -63,17 +63,17 @@ class FakeVendor:
         self._handlers: set[asyncio.Task[None]] = set()
         self.url = ""
 
-    def _answer(self, asked: VendorRequest) -> VendorAnswer:
+    def _answer(self, vendor_request: VendorRequest) -> VendorAnswer:
         if isinstance(self._respond, list):
             return self._respond.pop(0)
-        return self._respond(asked)
+        return self._respond(vendor_request)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            while (asked := await self._read(reader)) is not None:
-                self.requests.append(asked)
-                await self._send(self._answer(asked), asked, reader, writer)
+            while (vendor_request := await self._read(reader)) is not None:
+                self.requests.append(vendor_request)
+                await self._send(self._answer(vendor_request), vendor_request, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -103,12 +103,12 @@ class FakeVendor:
     async def _send(
         self,
         answer: VendorAnswer,
-        asked: VendorRequest,
+        vendor_request: VendorRequest,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         if answer.silent:
-            await self._watch(reader, asked)
+            await self._watch(reader, vendor_request)
             raise ConnectionResetError
         head = [
             f"HTTP/1.1 {answer.status} Scripted",
@@ -117,7 +117,9 @@ class FakeVendor:
             *(f"{name}: {value}" for name, value in answer.headers.items()),
         ]
         writer.write("\r\n".join([*head, "", ""]).encode())
-        watcher = asyncio.ensure_future(self._watch(reader, asked)) if answer.hang else None
+        watcher = (
+            asyncio.ensure_future(self._watch(reader, vendor_request)) if answer.hang else None
+        )
         for number, piece in enumerate(answer.pieces):
             if answer.pause is not None:
                 await answer.pause(number)
@@ -132,11 +134,11 @@ class FakeVendor:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 
-    async def _watch(self, reader: asyncio.StreamReader, asked: VendorRequest) -> None:
-        """Until the client hangs up."""
+    async def _watch(self, reader: asyncio.StreamReader, vendor_request: VendorRequest) -> None:
+        """Wait until the client closes the connection."""
         while await reader.read(1024):
             pass
-        asked.closed.set()
+        vendor_request.closed.set()
 
     def _start(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._handle(reader, writer))

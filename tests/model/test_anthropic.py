@@ -1,4 +1,4 @@
-"""Anthropic's dialect against a server that speaks it, with Anthropic's SDK as second witness."""
+"""Anthropic's dialect against a scripted server, compared with Anthropic's SDK."""
 
 import json
 import os
@@ -32,13 +32,13 @@ from crabtalk.model import (
 from crabtalk.model.anthropic import AnthropicDialect, parse_generation
 from tests.model.fake_vendor import FakeVendor, VendorAnswer, run_vendor, split_pieces
 
-# Its SDK takes longer to load than all tests here but those it is a witness in.
+# The SDK takes longer to import than the tests that do not use it.
 if TYPE_CHECKING:
     import anthropic
 
-MODEL = "claude-sonnet-4-5-20250929"  # thinks within a budget that the caller sets
-ADAPTIVE = "claude-opus-4-8"  # sets its own
-BOUND = "claude-opus-5-5"  # and holds its thoughts to their history
+MODEL = "claude-sonnet-4-5-20250929"  # its thinking budget is set by the caller
+ADAPTIVE = "claude-opus-4-8"  # sets its own thinking budget
+BOUND = "claude-opus-5-5"  # also binds its thinking to the history
 HI = Request(model=MODEL, messages=(Message(role="user", text="hi"),))
 CACHED = {"type": "ephemeral"}
 
@@ -97,7 +97,7 @@ def build_text_block(*texts: str) -> list[dict[str, Any]]:
 
 TEXT = encode_sse(build_message_start(), *build_text_block("Hello"), build_message_delta(), STOP)
 
-# Claude thinks, partly in secret, speaks, and calls three tools: arguments in fragments, arguments
+# Claude thinks (partly redacted), answers and calls three tools: arguments in fragments, arguments
 # in one empty fragment, and none at all.
 FULL = encode_sse(
     build_message_start(cache_read_input_tokens=16, cache_creation_input_tokens=2),
@@ -197,7 +197,7 @@ async def test_text_thinking_calls_usage_and_finish_are_read() -> None:
     assert whole.usage == FULL_USAGE
 
 
-async def test_a_complete_answer_is_the_stream_put_together() -> None:
+async def test_a_complete_answer_equals_the_assembled_stream() -> None:
     async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         response = await model.complete(HI)
     assert response.message == FULL_MESSAGE
@@ -205,7 +205,7 @@ async def test_a_complete_answer_is_the_stream_put_together() -> None:
 
 
 async def read_with_sdk(fake: FakeVendor) -> "anthropic.types.Message":
-    """A model nobody knows: for those it knows, the SDK may warn that their time is up."""
+    """Read with an unknown model: for known ones the SDK may warn about deprecation."""
     import anthropic
 
     async with (
@@ -220,7 +220,7 @@ async def read_with_sdk(fake: FakeVendor) -> "anthropic.types.Message":
 @pytest.mark.req("model.sdk_agrees")
 @pytest.mark.parametrize("size", [7, 50, 100_000])
 async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes(size: int) -> None:
-    """If it did not, the fake would not be honest."""
+    """Otherwise the fake would not behave like the vendor."""
     import anthropic
 
     async with run_vendor([VendorAnswer(split_pieces(FULL, size))]) as fake:
@@ -323,16 +323,16 @@ def test_comments_pings_and_line_ends_of_all_kinds_make_no_difference(end: str) 
         )
 
 
-def test_a_server_that_forgets_the_last_blank_line_is_forgiven() -> None:
+def test_a_missing_last_blank_line_is_accepted() -> None:
     assert assemble_chunks(decode_pieces([TEXT.rstrip(b"\n")])).build_message().text == "Hello"
 
 
-def test_a_server_that_does_not_name_its_events_is_understood() -> None:
+def test_events_without_names_are_read() -> None:
     lines = [line for line in FULL.split(b"\n") if not line.startswith(b"event:")]
     assert assemble_chunks(decode_pieces([b"\n".join(lines)])).build_message() == FULL_MESSAGE
 
 
-def test_unknown_events_blocks_and_deltas_are_passed_over() -> None:
+def test_unknown_events_blocks_and_deltas_are_ignored() -> None:
     body = encode_sse(
         build_message_start(),
         {"type": "message_weather", "sun": True},
@@ -354,7 +354,7 @@ def test_unknown_events_blocks_and_deltas_are_passed_over() -> None:
     assert whole.build_message() == Message(role="assistant", text="a")
 
 
-def test_what_a_block_starts_with_counts() -> None:
+def test_content_in_a_block_start_is_read() -> None:
     body = encode_sse(
         build_message_start(),
         build_block_start(0, type="thinking", thinking="hm", signature="s"),
@@ -372,7 +372,7 @@ def test_what_a_block_starts_with_counts() -> None:
     assert message.tool_calls == (ToolCall(id="t", name="n", arguments='{"a":1}'),)
 
 
-def test_thinking_that_is_not_shown_is_kept_for_the_next_request() -> None:
+def test_hidden_thinking_is_stored_for_the_next_request() -> None:
     body = encode_sse(
         build_message_start(),
         build_block_start(0, type="thinking", thinking="", signature=""),
@@ -386,7 +386,7 @@ def test_thinking_that_is_not_shown_is_kept_for_the_next_request() -> None:
     assert kept[0] == {"type": "thinking", "thinking": "", "signature": "c2ln"}
 
 
-def test_thinking_without_a_signature_is_shown_and_not_kept() -> None:
+def test_thinking_without_a_signature_is_shown_but_not_stored() -> None:
     body = encode_sse(
         build_message_start(),
         build_block_start(0, type="thinking", thinking=""),
@@ -401,7 +401,7 @@ def test_thinking_without_a_signature_is_shown_and_not_kept() -> None:
     )
 
 
-def test_an_answer_cut_off_after_its_thinking_has_kept_it() -> None:
+def test_an_answer_cut_off_after_its_thinking_keeps_the_thinking() -> None:
     decoder = DIALECT.create_decoder(HI)
     chunks = decoder.feed(FULL[: FULL.index(b"Sure")])
     assert assemble_chunks(chunks).build_message().opaque["anthropic"][:2] == [THOUGHT, REDACTED]
@@ -423,8 +423,8 @@ def test_one_piece_of_a_call_is_one_chunk() -> None:
     ]
 
 
-def test_no_chunk_comes_before_the_model_said_something() -> None:
-    """A chunk ends the wait for the first token and forbids another try."""
+def test_no_chunk_comes_before_the_first_content() -> None:
+    """A chunk ends the timeout for the first token and prevents retries."""
     opening = encode_sse(build_message_start(), PING, build_block_start(0, type="text", text=""))
     assert DIALECT.create_decoder(HI).feed(opening) == []
 
@@ -520,7 +520,7 @@ KINDS = st.sampled_from(
 
 
 @given(st.lists(st.tuples(KINDS, st.dictionaries(NAMES, INNER | JSON)), max_size=6))
-def test_nonsense_in_the_right_form_is_an_answer_or_an_api_error(
+def test_random_values_in_valid_events_are_an_answer_or_an_api_error(
     events: list[tuple[str, dict[str, object]]],
 ) -> None:
     try:
@@ -697,7 +697,7 @@ def test_results_of_a_step_are_one_turn_and_come_before_what_was_said_meanwhile(
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t"])
-def test_text_that_says_nothing_is_left_out(text: str) -> None:
+def test_blank_text_is_left_out(text: str) -> None:
     body = build_body(
         Message(role="system", text=text),
         build_user_message("hi"),
@@ -716,7 +716,7 @@ def test_text_that_says_nothing_is_left_out(text: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"comm', "[1]", "null", '"x"', "ls -l"])
-def test_arguments_that_are_no_object_go_back_as_the_text_they_are(arguments: str) -> None:
+def test_arguments_that_are_no_object_are_sent_back_as_text(arguments: str) -> None:
     body = build_body(
         build_user_message(), build_tool_calls("a", arguments=arguments), build_tool_result("a")
     )
@@ -732,7 +732,7 @@ def test_arguments_that_are_no_object_go_back_as_the_text_they_are(arguments: st
         ("bash", {"type": "tool", "name": "bash"}),
     ],
 )
-def test_the_choice_of_tools_is_put_in_the_vendors_words(choice: str, sent: object) -> None:
+def test_the_tool_choice_is_encoded_for_anthropic(choice: str, sent: object) -> None:
     assert (
         build_body(build_user_message(), tools=(Tool("bash"),), tool_choice=choice)["tool_choice"]
         == sent
@@ -767,7 +767,7 @@ def test_a_model_that_thinks_is_not_forced_to_call(
         ("claude-haiku-4-5", 32_000),
         ("claude-sonnet-4-6", 64_000),
         ("claude-opus-5", 64_000),
-        ("somebody-elses", 8_192),
+        ("another-vendors", 8_192),
     ],
 )
 def test_every_request_has_a_limit_its_model_allows(model: str, limit: int) -> None:
@@ -883,7 +883,7 @@ def test_what_one_request_marks_last_the_next_one_marks_again() -> None:
     assert count_cache_marks(second["messages"][2]) == 1
 
 
-def test_marking_leaves_the_callers_values_alone() -> None:
+def test_marking_does_not_change_the_callers_values() -> None:
     tool = Tool("x", "", {"type": "object"})
     message = msgspec.structs.replace(FULL_MESSAGE)
     for _ in range(2):
@@ -898,7 +898,7 @@ def test_marking_leaves_the_callers_values_alone() -> None:
     assert message == FULL_MESSAGE
 
 
-# ── There and back ─────────────────────────────────────────────────────────────────────────────
+# ── Round trips ────────────────────────────────────────────────────────────────────────────────
 
 
 def tool_use(call_id: str, name: str, **arguments: object) -> dict[str, Any]:
@@ -915,7 +915,7 @@ RESULTS = tuple(build_tool_result(call.id) for call in FULL_MESSAGE.tool_calls)
 
 @pytest.mark.req("model.backend.anthropic")
 @pytest.mark.parametrize("model_name", [MODEL, ADAPTIVE])
-async def test_thinking_travels_back_signed_and_before_the_calls(model_name: str) -> None:
+async def test_thinking_is_sent_back_signed_and_before_the_calls(model_name: str) -> None:
     ask = Request(model=model_name, messages=(build_user_message(),), thinking=True)
     async with (
         run_vendor([VendorAnswer([FULL]), VendorAnswer([TEXT])]) as fake,
@@ -937,7 +937,7 @@ async def test_thinking_travels_back_signed_and_before_the_calls(model_name: str
 
 
 @pytest.mark.req("model.sdk_agrees")
-async def test_what_goes_back_is_what_the_sdk_would_send_back() -> None:
+async def test_the_history_is_encoded_as_by_the_sdk() -> None:
     async with run_vendor([VendorAnswer([FULL])]) as fake:
         message = await read_with_sdk(fake)
     theirs = [block.model_dump(exclude_none=True) for block in message.content]
@@ -994,20 +994,20 @@ def test_thinking_of_a_message_that_changed_comes_first() -> None:
     assert sent == [THOUGHT, REDACTED, {"type": "text", "text": "Sure"}, CALLS[0]]
 
 
-def test_thinking_stays_here_when_thinking_is_off() -> None:
+def test_thinking_is_not_sent_back_when_thinking_is_off() -> None:
     sent = build_body(build_user_message(), FULL_MESSAGE, *RESULTS)["messages"][1]["content"]
     assert sent == [{"type": "text", "text": "Sure, 日本"}, *CALLS]
 
 
-def test_thinking_goes_back_to_models_that_think_unasked() -> None:
+def test_thinking_is_sent_back_to_models_that_think_by_default() -> None:
     sent = build_body(build_user_message(), FULL_MESSAGE, *RESULTS, model=BOUND)["messages"][1][
         "content"
     ]
     assert sent[:2] == [THOUGHT, REDACTED]
 
 
-def test_a_turn_that_began_without_thinking_goes_on_without() -> None:
-    """The API refuses the other thing: calls that another model made have no thinking before."""
+def test_a_turn_that_began_without_thinking_continues_without_it() -> None:
+    """The API refuses thinking there: calls of another model have no thinking before them."""
     under_way = (
         build_user_message(),
         build_tool_calls("a"),
@@ -1044,7 +1044,7 @@ UNBOUND = VendorAnswer.from_json(
 
 
 @pytest.mark.parametrize("thinking", [True, False])
-async def test_a_history_that_was_changed_is_sent_again_without_its_old_thinking(
+async def test_a_changed_history_is_retried_without_its_old_thinking(
     thinking: bool,
 ) -> None:
     request = Request(
@@ -1095,7 +1095,7 @@ async def test_models_are_listed_with_what_is_known_of_their_context() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"data": 1}', b"<html>"])
-async def test_a_list_of_models_that_is_none_is_an_error(body: bytes) -> None:
+async def test_an_invalid_list_of_models_is_an_error(body: bytes) -> None:
     async with run_vendor([VendorAnswer([body])]) as fake, open_provider(fake, retries=0) as model:
         with pytest.raises(ApiError) as caught:
             await model.models()
@@ -1155,7 +1155,7 @@ FULL_WINDOW = "input length and `max_tokens` exceed context limit: 198000 + 3200
         (418, "an_error_of_tomorrow", "I am a teapot", "invalid"),
     ],
 )
-async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+async def test_errors_keep_the_vendors_message_and_get_a_kind(
     status: int, code: str, message: str, kind: str
 ) -> None:
     body = {
@@ -1181,7 +1181,7 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
         (b'{"type":"error","error":{"mess', '{"type":"error","error":{"mess'),
     ],
 )
-async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence: str) -> None:
+async def test_errors_in_other_formats_still_have_a_message(body: bytes, sentence: str) -> None:
     caught = await catch_failure(VendorAnswer([body], 502, "application/json"))
     assert caught.message == sentence
     assert caught.kind is ErrorKind.SERVER
@@ -1226,7 +1226,7 @@ def encode_broken_stream(code: str, message: str) -> bytes:
         (b"data: [1]\n\n", "protocol", "other than objects"),
     ],
 )
-async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+async def test_a_broken_stream_is_an_error(body: bytes, kind: str, sentence: str) -> None:
     caught = await catch_failure(VendorAnswer([body]))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
@@ -1259,7 +1259,7 @@ async def test_a_tool_call_without_an_id_is_an_error() -> None:
             await model.complete(HI)
 
 
-async def test_an_overload_right_after_the_beginning_is_tried_again() -> None:
+async def test_an_overload_right_after_the_start_is_retried() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     answers = [VendorAnswer([encode_sse(build_message_start(), PING, error)]), VendorAnswer([TEXT])]
     async with run_vendor(answers) as fake, open_provider(fake) as model:

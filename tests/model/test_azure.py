@@ -1,4 +1,4 @@
-"""Azure's addresses, headers and errors, with OpenAI's own SDK for Azure as second witness.
+"""Azure's URLs, headers and errors, compared with OpenAI's own SDK for Azure.
 
 What Azure shares with OpenAI is shown in test_openai; here is only what differs.
 """
@@ -51,7 +51,7 @@ def build_envelope(**fields: object) -> dict[str, object]:
     return {**start, "model": "gpt-4o-2024-11-20", "system_fingerprint": "fp_1", **fields}
 
 
-# What Azure says before the model does: about the prompt, with no choices and no id.
+# Azure's first event: a report on the prompt, without choices and without an id.
 FILTERS = {
     "choices": [],
     "created": 0,
@@ -60,7 +60,7 @@ FILTERS = {
     "object": "",
     "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": SAFE}],
 }
-# With its filter running behind the model, Azure reports on it in chunks without a delta.
+# With an asynchronous filter, Azure sends its reports in chunks without a delta.
 ASYNC_FILTER = build_envelope(
     choices=[
         {
@@ -142,7 +142,7 @@ def decode_pieces(pieces: list[bytes]) -> list[Chunk]:
 
 
 @pytest.mark.req("model.backend.azure")
-async def test_an_answer_is_read_past_the_filters_reports() -> None:
+async def test_filter_reports_in_an_answer_are_ignored() -> None:
     async with (
         run_vendor([VendorAnswer(split_pieces(FULL, 50))]) as fake,
         open_provider(fake) as model,
@@ -170,7 +170,7 @@ def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
 
 @pytest.mark.req("model.sdk_agrees")
 @pytest.mark.parametrize("v1", [False, True])
-async def test_the_vendors_sdk_asks_the_same_address_and_reads_the_same(v1: bool) -> None:
+async def test_the_vendors_sdk_uses_the_same_url_and_reads_the_same(v1: bool) -> None:
     import openai  # takes longer to load than all the other tests here
 
     path = "/openai/v1" if v1 else ""
@@ -255,9 +255,7 @@ async def test_the_vendors_sdk_asks_the_same_address_and_reads_the_same(v1: bool
         ),
     ],
 )
-def test_both_generations_of_addresses_are_spoken(
-    base: str, version: str, chat: str, models: str
-) -> None:
+def test_both_url_layouts_are_supported(base: str, version: str, chat: str, models: str) -> None:
     dialect = AzureDialect("az", base=base, api_key="key", api_version=version)
     host = "/".join(base.split("/")[:3])
     assert dialect.build_chat_request(HI).url == host + chat
@@ -405,7 +403,7 @@ CONTENT_FILTER = {
         (503, {"code": "ServiceUnavailable", "message": "Busy"}, "overloaded"),
     ],
 )
-async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+async def test_errors_keep_the_vendors_message_and_get_a_kind(
     status: int, error: dict[str, object], kind: str
 ) -> None:
     caught = await catch_failure(
@@ -416,7 +414,7 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
     assert (caught.status, caught.provider, caught.retry_after) == (status, "az", 7.0)
 
 
-async def test_the_gateways_own_shape_of_errors_is_read() -> None:
+async def test_the_gateways_own_error_format_is_read() -> None:
     body = {"statusCode": 401, "message": "Unauthorized. Access token is missing."}
     caught = await catch_failure(VendorAnswer.from_json(body, 401))
     assert caught.kind is ErrorKind.AUTH
@@ -432,13 +430,13 @@ async def test_the_gateways_own_shape_of_errors_is_read() -> None:
         (b'data: {"choices": [', "protocol", "not JSON"),
     ],
 )
-async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+async def test_a_broken_stream_is_an_error(body: bytes, kind: str, sentence: str) -> None:
     caught = await catch_failure(VendorAnswer([body]))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
 
 
-async def test_an_answer_the_filter_cut_short_says_so() -> None:
+async def test_an_answer_cut_off_by_the_filter_is_reported_as_filtered() -> None:
     body = encode_sse(FILTERS, build_delta(content="a"), build_delta(finish="content_filter"))
     async with run_vendor([VendorAnswer([body])]) as fake, open_provider(fake) as model:
         assert (await model.complete(HI)).finish == "filtered"

@@ -72,7 +72,7 @@ HI = Request(model=CLAUDE, messages=(USER,))
 
 
 def encode_event(name: str, **document: object) -> bytes:
-    """As AWS sends it, padded with `p` so that the length of a message says nothing of it."""
+    """Encode like AWS, padded with `p` to hide the length of the text."""
     headers = {
         ":event-type": (7, name),
         ":content-type": (7, "application/json"),
@@ -127,7 +127,7 @@ METADATA = encode_event(
     metrics={"latencyMs": 551},
 )
 
-# A model thinks, in the open and under seal, speaks, thinks again, and calls two tools whose
+# A model thinks (visibly and redacted), answers, thinks again, and calls two tools whose
 # arguments come in fragments.
 FULL = b"".join(
     [
@@ -242,7 +242,7 @@ def build_request(model: str = CLAUDE, *messages: Message, **fields: Any) -> Req
 
 
 async def call_with_sdk(fake: FakeVendor, work: Callable[[Any], Any]) -> Any:
-    """What `work` makes of a client of the SDK's, in a thread of its own."""
+    """Run `work` with a client of the SDK in a thread."""
 
     def run() -> Any:
         client = boto3.client(
@@ -274,7 +274,7 @@ async def test_text_reasoning_calls_usage_and_finish_are_read() -> None:
     assert whole.usage == Usage(prompt=120, completion=7, total=127, cache_hit=90, cache_miss=30)
 
 
-async def test_a_complete_answer_is_the_stream_put_together() -> None:
+async def test_a_complete_answer_equals_the_assembled_stream() -> None:
     async with run_vendor([build_answer(FULL)]) as fake, open_provider(fake) as model:
         response = await model.complete(HI)
     assert response.message == FULL_MESSAGE
@@ -282,7 +282,7 @@ async def test_a_complete_answer_is_the_stream_put_together() -> None:
 
 @pytest.mark.req("model.sdk_agrees")
 async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
-    """If it did not, the fake would not be honest."""
+    """Otherwise the fake would not behave like the vendor."""
 
     def read(client: Any) -> list[dict[str, Any]]:
         response = client.converse_stream(
@@ -339,7 +339,7 @@ def test_any_split_of_the_bytes_gives_the_same_chunks(cuts: list[int]) -> None:
     assert decode_pieces([FULL[a:b] for a, b in pairwise(edges)]) == decode_pieces([FULL])
 
 
-def test_every_chunk_says_something() -> None:
+def test_no_chunk_is_empty() -> None:
     assert Chunk() not in decode_pieces([FULL])
     assert decode_pieces([BEGIN, encode_delta(0, text=""), END]) == [Chunk(finish="stop")]
 
@@ -352,7 +352,7 @@ def test_calls_are_numbered_from_zero_whatever_came_before_them() -> None:
     )
 
 
-def test_a_thought_is_safe_as_soon_as_it_is_signed() -> None:
+def test_a_thought_is_stored_as_soon_as_it_is_signed() -> None:
     decoder = build_dialect().create_decoder(HI)
     seen = decoder.feed(
         b"".join(
@@ -368,7 +368,7 @@ def test_a_thought_is_safe_as_soon_as_it_is_signed() -> None:
     assert seen[-1] == Chunk(opaque={"bedrock": {"model": CLAUDE, "layout": [block]}})
 
 
-def test_a_thought_without_a_signature_is_shown_and_not_kept() -> None:
+def test_a_thought_without_a_signature_is_shown_but_not_stored() -> None:
     whole = assemble_chunks(
         decode_pieces(
             [
@@ -400,14 +400,14 @@ def test_every_reason_to_stop_has_a_name(reason: str, finish: str) -> None:
     assert decode_pieces([encode_event("messageStop", stopReason=reason)])[-1].finish == finish
 
 
-def test_usage_without_a_cache_says_nothing_of_one() -> None:
+def test_usage_without_a_cache_has_no_cache_counts() -> None:
     usage = encode_event("metadata", usage={"inputTokens": 3, "outputTokens": 4, "totalTokens": 7})
     assert assemble_chunks(decode_pieces([END, usage])).usage == Usage(
         prompt=3, completion=4, total=7
     )
 
 
-def test_events_nobody_knows_yet_are_passed_over() -> None:
+def test_unknown_events_are_ignored() -> None:
     news = (
         encode_event("initial-response")
         + encode_event("weather", delta="sunny")
@@ -497,7 +497,7 @@ EVERYTHING_BODY = {
 
 
 def decode_blobs(value: Any, name: str = "") -> Any:
-    """A body as the SDK wants it: bytes where the wire has base64."""
+    """Convert a body for the SDK: bytes in place of base64."""
     if isinstance(value, dict):
         return {key: decode_blobs(each, key) for key, each in value.items()}
     if isinstance(value, list):
@@ -527,7 +527,7 @@ async def test_a_request_carries_everything_and_the_sdk_would_send_the_same() ->
 
 
 def validate_body(body: dict[str, Any]) -> str:
-    """What the service's own description has against a request."""
+    """Validate a request with the service's own model, and return the errors."""
     shape = (
         botocore.session.Session()
         .get_service_model("bedrock-runtime")
@@ -542,9 +542,7 @@ def validate_body(body: dict[str, Any]) -> str:
 @pytest.mark.parametrize("choice", ["auto", "none", "required", "bash"])
 @pytest.mark.parametrize("thinking", [False, True])
 @pytest.mark.slow
-def test_requests_are_as_the_services_own_description_has_them(
-    model: str, choice: str, thinking: bool
-) -> None:
+def test_requests_match_the_services_own_model(model: str, choice: str, thinking: bool) -> None:
     request = Request(
         model=model,
         messages=EVERYTHING.messages,
@@ -582,7 +580,7 @@ def test_a_request_goes_to_its_region() -> None:
         ("bash", {"tool": {"name": "bash"}}),
     ],
 )
-def test_a_choice_of_tools_is_said_as_bedrock_says_it(
+def test_the_tool_choice_is_encoded_for_bedrock(
     choice: str, expected: dict[str, Any] | None
 ) -> None:
     body = build_body(build_request(tools=(BASH,), tool_choice=choice))
@@ -643,7 +641,9 @@ def test_claude_is_asked_to_think_in_the_way_of_its_generation(
         (NOVA, True, True),
     ],
 )
-def test_a_temperature_goes_to_those_who_take_one(model: str, thinking: bool, sent: bool) -> None:
+def test_a_temperature_is_sent_only_to_models_that_accept_one(
+    model: str, thinking: bool, sent: bool
+) -> None:
     body = build_body(build_request(model, temperature=0.5, thinking=thinking))
     assert (body.get("inferenceConfig", {}).get("temperature") == 0.5) is sent
 
@@ -676,7 +676,7 @@ def list_kinds(blocks: list[dict[str, Any]]) -> list[str]:
     return [name for block in blocks for name in block]
 
 
-def test_thoughts_go_back_only_where_they_are_welcome() -> None:
+def test_thoughts_are_sent_back_only_to_models_that_accept_them() -> None:
     history = (USER, FULL_MESSAGE, *RESULTS)
 
     def thoughts(model: str, message: Message, *, thinking: bool) -> int:
@@ -698,7 +698,7 @@ def test_thoughts_go_back_only_where_they_are_welcome() -> None:
     assert thoughts(ADAPTIVE, thought_by(ADAPTIVE), thinking=False) == 3
     assert thoughts("openai.gpt-x", thought_by("openai.gpt-x"), thinking=False) == 3
     assert thoughts(NOVA, FULL_MESSAGE, thinking=True) == 0  # not its own
-    # Calls another model made without thinking: Claude 4.5 refuses to begin in their midst.
+    # Calls another model made without thinking: Claude 4.5 refuses thinking during that step.
     other = build_body(build_request(CLAUDE, USER, thought_by(NOVA), *RESULTS, thinking=True))
     assert "additionalModelRequestFields" not in other
     assert "additionalModelRequestFields" in build_body(
@@ -717,7 +717,7 @@ def test_thoughts_of_a_message_that_was_changed_come_first() -> None:
     assert list_kinds(blocks) == ["reasoningContent"] * 3 + ["text", "toolUse"]
 
 
-async def test_an_answer_goes_back_as_it_came() -> None:
+async def test_an_answer_is_sent_back_unchanged() -> None:
     request = build_request(thinking=True, tools=(BASH,))
     async with run_vendor(lambda _: build_answer(FULL)) as fake, open_provider(fake) as model:
         message = (await model.complete(request)).message
@@ -727,7 +727,7 @@ async def test_an_answer_goes_back_as_it_came() -> None:
     assert fake.requests[1].json["messages"][1] == EVERYTHING_BODY["messages"][1]  # type: ignore[index]
 
 
-def test_neighbours_of_one_role_are_one_turn_with_results_first() -> None:
+def test_consecutive_messages_of_one_role_are_one_turn_with_results_first() -> None:
     messages = (
         Message(role="system", text="a"),
         USER,
@@ -750,7 +750,7 @@ def test_neighbours_of_one_role_are_one_turn_with_results_first() -> None:
     ]
 
 
-def test_only_models_that_know_it_hear_that_a_tool_failed() -> None:
+def test_the_error_status_of_a_tool_is_sent_only_to_models_that_know_it() -> None:
     def result(model: str) -> dict[str, Any]:
         body = build_body(build_request(model, USER, FULL_MESSAGE, *RESULTS))
         return dict(body["messages"][-1]["content"][0]["toolResult"])
@@ -763,21 +763,21 @@ ENDLESS = pytest.param('{"a":' * 100_000, id="endless")
 
 
 @pytest.mark.parametrize("arguments", ["{not json", "[1]", "7", ENDLESS])
-def test_arguments_that_are_no_object_go_back_as_one(arguments: str) -> None:
+def test_arguments_that_are_no_object_are_wrapped_in_one(arguments: str) -> None:
     message = Message(role="assistant", tool_calls=(ToolCall("c", "bash", arguments),))
     (block,) = find_assistant_blocks(build_body(build_request(CLAUDE, USER, message)))
     assert block["toolUse"]["input"] == {"invalid_arguments": arguments}
 
 
-def test_ids_of_other_vendors_are_made_to_fit_alike_in_call_and_result() -> None:
+def test_ids_of_other_vendors_are_converted_equally_in_call_and_result() -> None:
     odd = "gemini/bash#1"
     messages = (
         USER,
         Message(role="assistant", tool_calls=(ToolCall(odd, "bash"),)),
         Message(role="tool", call_id=odd, name="bash", text="out"),
     )
-    _, asked, answered = build_body(build_request(LLAMA, *messages))["messages"]
-    fitted = asked["content"][0]["toolUse"]["toolUseId"]
+    _, vendor_request, answered = build_body(build_request(LLAMA, *messages))["messages"]
+    fitted = vendor_request["content"][0]["toolUse"]["toolUseId"]
     assert re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", fitted)
     assert answered["content"][0]["toolResult"]["toolUseId"] == fitted
 
@@ -792,7 +792,7 @@ def test_ids_of_other_vendors_are_made_to_fit_alike_in_call_and_result() -> None
         ("image/webp", "webp"),
     ],
 )
-def test_images_go_as_bytes_in_their_format(media_type: str, form: str) -> None:
+def test_images_are_sent_as_bytes_in_their_format(media_type: str, form: str) -> None:
     message = Message(role="user", images=(Image(media_type, b"abc"),))
     (turn,) = build_body(build_request(LLAMA, message))["messages"]
     assert turn["content"] == [{"image": {"format": form, "source": {"bytes": "YWJj"}}}]
@@ -821,7 +821,7 @@ async def test_an_image_bedrock_cannot_take_is_refused_before_anything_is_sent(
 
 
 def list_cache_points(body: dict[str, Any]) -> list[str]:
-    """Where the marks are. Each of them is the last of its list."""
+    """Return where the cache points are. Each is the last entry of its list."""
     places = {
         "system": body.get("system", []),
         "tools": body.get("toolConfig", {}).get("tools", []),
@@ -871,7 +871,7 @@ def test_the_stable_prefix_is_marked_for_models_that_cache(model: str, expected:
         ),
     ],
 )
-async def test_a_model_that_objects_to_marks_is_asked_without_from_then_on(
+async def test_a_model_that_rejects_cache_points_gets_none_from_then_on(
     status: int, name: str, message: str
 ) -> None:
     objection = VendorAnswer.from_json({"message": message}, status, x_amzn_errortype=name)
@@ -881,20 +881,28 @@ async def test_a_model_that_objects_to_marks_is_asked_without_from_then_on(
     ):
         await collect_chunks(model)
         await collect_chunks(model)
-    assert [bool(list_cache_points(asked.json)) for asked in fake.requests] == [True, False, False]
+    assert [bool(list_cache_points(vendor_request.json)) for vendor_request in fake.requests] == [
+        True,
+        False,
+        False,
+    ]
 
 
 # ── Signing ────────────────────────────────────────────────────────────────────────────────────
 
 
-def is_signature_valid(asked: VendorRequest) -> bool:
-    """Checks a request as AWS does: signs what arrived, and compares."""
-    given = asked.headers["authorization"]
+def is_signature_valid(vendor_request: VendorRequest) -> bool:
+    """Check a request like AWS: sign what arrived, and compare."""
+    given = vendor_request.headers["authorization"]
     (names,) = re.findall(r"SignedHeaders=([^,]+)", given)
-    headers = {name: asked.headers[name] for name in names.split(";") if name != "host"}
-    url = f"http://{asked.headers['host']}{asked.path}"
-    request = AWSRequest(method=asked.method, url=url, headers=headers, data=asked.body)
-    moment = datetime.strptime(asked.headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    headers = {name: vendor_request.headers[name] for name in names.split(";") if name != "host"}
+    url = f"http://{vendor_request.headers['host']}{vendor_request.path}"
+    request = AWSRequest(
+        method=vendor_request.method, url=url, headers=headers, data=vendor_request.body
+    )
+    moment = datetime.strptime(vendor_request.headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(
+        tzinfo=UTC
+    )
     keys = BotoCredentials(KEYS.access_key, KEYS.secret_key, KEYS.session_token)
     with patch("botocore.auth.get_current_datetime", lambda: moment):
         SigV4Auth(keys, "bedrock", REGION).add_auth(request)
@@ -911,7 +919,7 @@ def is_signature_valid(asked: VendorRequest) -> bool:
         "arn:aws:bedrock:us-east-1::foundation-model/amazon.nova-pro-v1:0",
     ],
 )
-async def test_a_signature_holds_for_what_arrives(model: str) -> None:
+async def test_a_signature_is_valid_for_the_request_as_received(model: str) -> None:
     async with run_vendor(lambda _: build_answer(FULL)) as fake:
         async with open_provider(fake) as ours:
             await collect_chunks(ours, build_request(model))
@@ -921,12 +929,12 @@ async def test_a_signature_holds_for_what_arrives(model: str) -> None:
             list(client.converse_stream(modelId=model, messages=[message])["stream"])
 
         await call_with_sdk(fake, send)
-    assert [is_signature_valid(asked) for asked in fake.requests] == [True, True]
-    asked = fake.requests[0]
-    assert asked.headers["x-amz-date"] == "20231114T221320Z"
-    assert asked.headers["x-amz-security-token"] == "session-token"
-    asked.body += b" "
-    assert not is_signature_valid(asked)
+    assert [is_signature_valid(vendor_request) for vendor_request in fake.requests] == [True, True]
+    vendor_request = fake.requests[0]
+    assert vendor_request.headers["x-amz-date"] == "20231114T221320Z"
+    assert vendor_request.headers["x-amz-security-token"] == "session-token"
+    vendor_request.body += b" "
+    assert not is_signature_valid(vendor_request)
 
 
 async def test_the_list_of_models_is_signed_too() -> None:
@@ -968,7 +976,7 @@ async def test_every_attempt_is_signed_at_its_own_time() -> None:
         )
         await collect_chunks(HttpProvider(dialect, http, retry=RetryPolicy(backoff=0.001)))
         await http.close()
-    dates = [asked.headers["x-amz-date"] for asked in fake.requests]
+    dates = [vendor_request.headers["x-amz-date"] for vendor_request in fake.requests]
     assert dates == ["20231114T221320Z", "20231114T222000Z"]
     assert all(map(is_signature_valid, fake.requests))
 
@@ -985,7 +993,7 @@ async def test_every_attempt_is_signed_at_its_own_time() -> None:
         (build_dialect(credentials=AwsCredentials("only")), "no AWS credentials"),
     ],
 )
-def test_what_is_missing_to_ask_at_all_is_named(dialect: BedrockDialect, sentence: str) -> None:
+def test_missing_settings_are_named(dialect: BedrockDialect, sentence: str) -> None:
     with pytest.raises(ApiError, match=sentence) as caught:
         dialect.build_chat_request(HI)
     assert caught.value.kind is ErrorKind.CONFIG
@@ -1014,7 +1022,7 @@ def test_what_is_missing_to_ask_at_all_is_named(dialect: BedrockDialect, sentenc
         ),
     ],
 )
-def test_the_environment_holds_credentials(
+def test_credentials_are_read_from_the_environment(
     environ: dict[str, str], expected: AwsCredentials
 ) -> None:
     assert read_credentials(environ) == expected
@@ -1028,13 +1036,13 @@ def test_the_environment_holds_credentials(
         ({}, ""),
     ],
 )
-def test_the_environment_holds_a_region(environ: dict[str, str], region: str) -> None:
+def test_the_region_is_read_from_the_environment(environ: dict[str, str], region: str) -> None:
     assert read_region(environ) == region
 
 
 @pytest.fixture
 def profiles(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of AWS's own kind, and nothing else botocore could find credentials in."""
+    """Write AWS configuration files, and hide all other credentials from botocore."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     file = tmp_path / "credentials"
@@ -1058,7 +1066,7 @@ def test_a_profile_is_read_through_botocore() -> None:
     ("environ", "sentence"),
     [({}, "no AWS credentials; set"), ({"AWS_PROFILE": "lost"}, r"profile \(lost\)")],
 )
-def test_credentials_nobody_has_are_an_error(environ: dict[str, str], sentence: str) -> None:
+def test_missing_credentials_are_an_error(environ: dict[str, str], sentence: str) -> None:
     with pytest.raises(ApiError, match=sentence) as caught:
         read_credentials(environ)
     assert caught.value.kind is ErrorKind.CONFIG
@@ -1074,7 +1082,7 @@ def test_a_profile_without_botocore_names_what_to_install(monkeypatch: pytest.Mo
 # ── Models ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_models_that_speak_stream_and_can_be_had_are_listed() -> None:
+async def test_usable_streaming_text_models_are_listed() -> None:
     def entry(name: str, **fields: object) -> dict[str, object]:
         usual: dict[str, object] = {
             "modelArn": f"arn:aws:bedrock:us-west-2::foundation-model/{name}",
@@ -1109,7 +1117,7 @@ async def test_models_that_speak_stream_and_can_be_had_are_listed() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"data": []}', b"<html>", b'{"modelSumm'])
-def test_a_list_of_models_that_is_none_is_an_error(body: bytes) -> None:
+def test_an_invalid_list_of_models_is_an_error(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         build_dialect().parse_models(body)
     assert caught.value.kind is ErrorKind.PROTOCOL
@@ -1148,7 +1156,7 @@ async def catch_failure(given: VendorAnswer) -> ApiError:
         (418, "TeapotException", "Short and stout", "invalid"),
     ],
 )
-async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+async def test_errors_keep_the_vendors_message_and_get_a_kind(
     status: int, name: str, message: str, kind: str
 ) -> None:
     document = {"message": message}
@@ -1178,7 +1186,7 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
         (b"[1]", "auth", "[1]"),
     ],
 )
-async def test_errors_in_other_shapes_still_say_something(
+async def test_errors_in_other_formats_still_have_a_message(
     body: bytes, kind: str, sentence: str
 ) -> None:
     caught = await catch_failure(VendorAnswer([body], 403, "application/json"))
@@ -1198,7 +1206,7 @@ async def test_errors_in_other_shapes_still_say_something(
         ("internalServerException", "Internal", "server"),
     ],
 )
-async def test_an_exception_in_mid_stream_keeps_its_sentence_as_the_sdk_does(
+async def test_an_exception_inside_a_stream_keeps_its_message_as_in_the_sdk(
     name: str, message: str, kind: str
 ) -> None:
     body = BEGIN + encode_delta(0, text="a") + encode_exception(name, message)
@@ -1219,7 +1227,7 @@ async def test_an_exception_in_mid_stream_keeps_its_sentence_as_the_sdk_does(
         assert await call_with_sdk(fake, read) == (name, message)
 
 
-async def test_the_sdk_takes_the_fakes_errors_for_real_ones() -> None:
+async def test_the_sdk_recognizes_the_fake_errors() -> None:
     refusal = VendorAnswer.from_json(
         {"message": "slow down"}, 429, x_amzn_errortype="ThrottlingException:http://internal/"
     )
@@ -1278,20 +1286,20 @@ NESTED = encode_message(
         pytest.param(NESTED, "protocol", "cannot be read", id="endless"),
     ],
 )
-async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+async def test_a_broken_stream_is_an_error(body: bytes, kind: str, sentence: str) -> None:
     caught = await catch_failure(build_answer(body))
     assert caught.kind is ErrorKind(kind)
     assert re.search(sentence, caught.message)
 
 
 @given(st.sampled_from(["contentBlockDelta", "contentBlockStart", "messageStop"]), st.binary())
-def test_a_payload_of_any_bytes_is_refused_in_words(name: str, payload: bytes) -> None:
+def test_an_invalid_payload_is_refused_with_a_message(name: str, payload: bytes) -> None:
     body = encode_message({":message-type": (7, "event"), ":event-type": (7, name)}, payload)
     try:
         decode_pieces([body])
     except ApiError:
         return
-    # Of any bytes there may be an object, and what it has for us is all optional at the end.
+    # Random bytes may be a valid object, as all fields are optional.
     assert (name, type(json.loads(payload))) == ("messageStop", dict)
 
 

@@ -1,4 +1,4 @@
-"""Discovery: what answers when nobody configured anything."""
+"""Discovery: which model is used without configuration."""
 
 import time
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_keys_are_taken_in_their_order() -> None:
         {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"},
     ],
 )
-def test_half_a_set_of_credentials_is_none(environ: dict[str, str]) -> None:
+def test_incomplete_credentials_are_ignored(environ: dict[str, str]) -> None:
     assert list_names(environ) == []
 
 
@@ -96,8 +96,8 @@ async def test_servers_that_have_models_are_found_and_are_asked_without_a_key() 
                 }.items()
             ),
         ]
-        # So long that a busy machine answers too.
-        found = await find_running_servers({"OPENAI_API_KEY": "secret"}, http, servers, patience=2)
+        # Long enough for a busy machine.
+        found = await find_running_servers({"OPENAI_API_KEY": "secret"}, http, servers, seconds=2)
         await http.close()
     assert [(f.settings.name, f.settings.models) for f in found] == [
         ("ollama", ("qwen3:latest",)),
@@ -105,14 +105,14 @@ async def test_servers_that_have_models_are_found_and_are_asked_without_a_key() 
     ]
     assert found[0].settings.base_url == f"{ollama.url}/v1"
     for fake in (ollama, studio, page, locked, empty):
-        (asked,) = fake.requests
-        assert asked.method == "GET"
-        assert "authorization" not in asked.headers
-        assert asked.body == b""
+        (vendor_request,) = fake.requests
+        assert vendor_request.method == "GET"
+        assert "authorization" not in vendor_request.headers
+        assert vendor_request.body == b""
 
 
 @pytest.mark.clock
-async def test_who_says_nothing_is_waited_for_a_moment_and_all_at_once() -> None:
+async def test_silent_servers_are_given_up_together_after_a_moment() -> None:
     http = HttpClient()
     async with run_vendor(lambda _: VendorAnswer(silent=True)) as quiet:
         servers = [LocalServer(name, name, quiet.url) for name in "abcdefgh"]
@@ -137,7 +137,7 @@ def test_only_loopback_is_probed() -> None:
         ("[::1]", "http://[::1]:11434"),
     ],
 )
-def test_ollama_is_looked_for_where_it_says_it_is(host: str, base: str) -> None:
+def test_ollama_is_probed_at_its_configured_host(host: str, base: str) -> None:
     assert apply_ollama_host(KNOWN_LOCAL_SERVERS[0], {"OLLAMA_HOST": host}).base_url == base
     assert (
         apply_ollama_host(KNOWN_LOCAL_SERVERS[1], {"OLLAMA_HOST": host}) == KNOWN_LOCAL_SERVERS[1]
@@ -152,19 +152,19 @@ async def test_keys_come_before_servers_and_configuration_before_both() -> None:
         found = await discover_providers({"ANTHROPIC_API_KEY": "k"}, http, servers=servers)
         assert [f.settings.name for f in found] == ["anthropic", "studio"]
         await http.close()
-        made = await open_registry({}, environ={}, servers=servers)
-        assert await made.default_model() == "m1"
-        await made.close()
+        registry = await open_registry({}, environ={}, servers=servers)
+        assert await registry.default_model() == "m1"
+        await registry.close()
         fake.requests.clear()
-        made = await open_registry(
+        registry = await open_registry(
             {"llm": {"base_url": "http://h/v1", "model": "mine"}},
             environ={"ANTHROPIC_API_KEY": "k"},
             servers=servers,
         )
-        assert [entry.settings.name for entry in made.entries] == ["llm"]
-        assert await made.default_model() == "mine"
+        assert [entry.settings.name for entry in registry.entries] == ["llm"]
+        assert await registry.default_model() == "mine"
         assert fake.requests == []
-        await made.close()
+        await registry.close()
 
 
 async def test_a_model_that_is_not_installed_is_not_found(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_a_model_that_is_not_installed_is_not_found(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("discovery.ways_on")
-def test_three_ways_on_are_named() -> None:
+def test_the_setup_help_names_three_options() -> None:
     assert SETUP_HELP.count("\n  - ") == 3
     for way in ("OPENAI_API_KEY", "Ollama", "crabtalkd model install", "crabtalkd setup"):
         assert way in SETUP_HELP

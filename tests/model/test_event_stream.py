@@ -149,7 +149,9 @@ def find_refusal(data: bytes) -> ErrorKind | None:
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
-def test_headers_of_any_bytes_are_read_or_refused_in_words(headers: bytes, payload: bytes) -> None:
+def test_any_header_bytes_are_read_or_refused_with_a_message(
+    headers: bytes, payload: bytes
+) -> None:
     assert find_refusal(encode_frame(headers, payload)) in (None, ErrorKind.PROTOCOL)
 
 
@@ -173,13 +175,13 @@ def test_headers_of_any_bytes_are_read_or_refused_in_words(headers: bytes, paylo
         (encode_frame(b"\x01\xff\x00", b""), "headers that cannot be read"),
     ],
 )
-def test_what_is_no_event_stream_is_refused_in_words(data: bytes, sentence: str) -> None:
+def test_anything_but_an_event_stream_is_refused_with_a_message(data: bytes, sentence: str) -> None:
     with pytest.raises(ApiError, match=sentence) as caught:
         decode_pieces([data])
     assert caught.value.kind is ErrorKind.PROTOCOL
 
 
-def test_nothing_is_set_aside_for_what_a_length_promises() -> None:
+def test_no_memory_is_allocated_for_a_claimed_length() -> None:
     decoder = EventStreamDecoder()
     tracemalloc.start()
     try:
@@ -191,7 +193,7 @@ def test_nothing_is_set_aside_for_what_a_length_promises() -> None:
     assert not decoder.is_between_messages
 
 
-def test_the_end_of_a_message_is_told_from_its_middle() -> None:
+def test_the_decoder_knows_whether_a_message_is_complete() -> None:
     decoder = EventStreamDecoder()
     body = encode_message(ALL_TYPES, b"x")
     states = [decoder.is_between_messages]

@@ -1,4 +1,4 @@
-"""Gemini's dialect against a server that speaks it, with Google's own SDK as second witness."""
+"""Gemini's dialect against a scripted server, compared with Google's own SDK."""
 
 import base64
 import json
@@ -34,7 +34,7 @@ from crabtalk.model import (
 from crabtalk.model.google import DEFAULT_BASE, FOREIGN_SIGNATURE, GoogleDialect
 from tests.model.fake_vendor import FakeVendor, VendorAnswer, run_vendor, split_pieces
 
-# Its SDK takes longer to load than all tests here but those it is a witness in.
+# The SDK takes longer to import than the tests that do not use it.
 if TYPE_CHECKING:
     from google import genai
 
@@ -43,7 +43,7 @@ PATH = "/v1beta/models/gemini-x:streamGenerateContent?alt=sse"
 
 
 def encode_sse(*documents: object, end: str = "\r\n") -> bytes:
-    """As Google writes it: CR LF, and no mark at the end."""
+    """Encode events like Google: CR LF, and no end marker."""
     return "".join(
         f"data: {json.dumps(document, ensure_ascii=False)}{end}{end}" for document in documents
     ).encode()
@@ -80,7 +80,7 @@ USAGE = {
     "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 20}],
 }
 
-# A thinking model thinks, speaks, and calls two tools at once; only the first call is signed.
+# A model thinks, answers, and calls two tools in parallel; only the first call is signed.
 FULL = encode_sse(
     build_event({"text": "Hm, ", "thought": True}),
     build_event({"text": "über 🦀", "thought": True}),
@@ -122,7 +122,7 @@ async def open_provider(fake: FakeVendor, *, retries: int = 2) -> AsyncIterator[
         await http.close()
 
 
-# Google's SDK inherits from aiohttp's session, which aiohttp asks nobody to do.
+# Google's SDK inherits from aiohttp's session, which aiohttp warns about.
 ignores_sdk_warning = pytest.mark.filterwarnings(
     "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
 )
@@ -180,7 +180,7 @@ async def test_text_thoughts_calls_usage_and_finish_are_read() -> None:
     )
 
 
-async def test_a_complete_answer_is_the_stream_put_together() -> None:
+async def test_a_complete_answer_equals_the_assembled_stream() -> None:
     async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         response = await model.complete(HI)
     assert response.message == FULL_MESSAGE
@@ -190,7 +190,7 @@ async def test_a_complete_answer_is_the_stream_put_together() -> None:
 @ignores_sdk_warning
 @pytest.mark.req("model.sdk_agrees")
 async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
-    """If it did not, the fake would not be honest."""
+    """Otherwise the fake would not behave like the vendor."""
     from google.genai import types
 
     text = reasoning = ""
@@ -269,14 +269,14 @@ def test_comments_and_line_ends_of_all_kinds_make_no_difference(end: str) -> Non
         )
 
 
-def test_a_server_that_forgets_the_last_blank_line_is_forgiven() -> None:
+def test_a_missing_last_blank_line_is_accepted() -> None:
     assert (
         decode_pieces(encode_sse(build_event({"text": "a"}, finish="STOP")).rstrip())[-1].finish
         == "stop"
     )
 
 
-def test_the_last_usage_counts_and_what_the_vendor_leaves_out_is_unknown() -> None:
+def test_the_last_usage_counts_and_missing_counts_are_unknown() -> None:
     body = encode_sse(
         build_event({"text": "a"}, usage={"promptTokenCount": 4, "totalTokenCount": 4}),
         build_event(
@@ -298,7 +298,7 @@ def test_several_parts_of_one_event_are_told_apart() -> None:
 
 
 def test_calls_in_events_of_their_own_are_counted_on() -> None:
-    """And a finish that comes later knows of them."""
+    """A later finish reason takes them into account."""
     body = encode_sse(
         build_event(build_call("x")), build_event(build_call("x")), build_event(finish="STOP")
     )
@@ -328,7 +328,7 @@ def test_without_a_response_id_calls_are_named_after_their_place_in_the_history(
     )
 
 
-def test_parts_of_other_kinds_and_empty_events_are_passed_over() -> None:
+def test_unknown_parts_and_empty_events_are_ignored() -> None:
     odd = {"executableCode": {"language": "PYTHON", "code": "1"}}
     bare = {"candidates": [{"content": {"role": "model"}}], "responseId": "r"}
     nothing = {"candidates": [{"content": None, "finishReason": None}], "usageMetadata": None}
@@ -357,11 +357,11 @@ def test_parts_of_other_kinds_and_empty_events_are_passed_over() -> None:
         ("SOMETHING_NEW", "stop"),
     ],
 )
-def test_finish_reasons_are_told_in_our_words(reason: str, finish: str) -> None:
+def test_finish_reasons_are_converted_to_ours(reason: str, finish: str) -> None:
     assert decode_pieces(encode_sse(build_event(finish=reason)))[-1].finish == finish
 
 
-def test_a_call_cut_off_by_the_limit_is_no_reason_to_go_on() -> None:
+def test_a_call_cut_off_by_the_limit_has_finish_length() -> None:
     assert (
         decode_pieces(encode_sse(build_event(build_call("x"), finish="MAX_TOKENS")))[-1].finish
         == "length"
@@ -407,11 +407,11 @@ async def test_a_request_carries_everything_the_vendor_knows() -> None:
     )
     async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         await collect_chunks(model, request)
-    (asked,) = fake.requests
-    assert (asked.method, asked.path) == ("POST", PATH)
-    assert asked.headers["x-goog-api-key"] == "secret"
-    assert asked.headers["content-type"] == "application/json"
-    assert asked.json == {
+    (vendor_request,) = fake.requests
+    assert (vendor_request.method, vendor_request.path) == ("POST", PATH)
+    assert vendor_request.headers["x-goog-api-key"] == "secret"
+    assert vendor_request.headers["content-type"] == "application/json"
+    assert vendor_request.json == {
         "systemInstruction": {"parts": [{"text": "Be a crab."}, {"text": "Be brief."}]},
         "contents": [
             {
@@ -484,8 +484,8 @@ async def test_a_plain_request_is_as_small_as_can_be() -> None:
 
 @ignores_sdk_warning
 @pytest.mark.req("model.sdk_agrees")
-async def test_the_vendors_sdk_asks_in_the_same_words() -> None:
-    """The same conversation, written down by both."""
+async def test_the_vendors_sdk_sends_the_same_request() -> None:
+    """Both encode the same conversation."""
     from google.genai import types
 
     schema = {"type": "object", "properties": {}}
@@ -583,19 +583,17 @@ def normalise_spelling(document: Any) -> Any:
         ("bash", {"mode": "ANY", "allowedFunctionNames": ["bash"]}),
     ],
 )
-def test_the_choice_of_tools_is_told_in_the_vendors_words(
-    choice: str, config: dict[str, Any]
-) -> None:
+def test_the_tool_choice_is_encoded_for_google(choice: str, config: dict[str, Any]) -> None:
     request = msgspec.structs.replace(HI, tools=(Tool("bash"),), tool_choice=choice)
     assert DIALECT.build_body(request)["toolConfig"] == {"functionCallingConfig": config}
 
 
-def test_nothing_is_said_of_thinking_when_it_is_off() -> None:
+def test_thinking_options_are_left_out_when_thinking_is_off() -> None:
     request = msgspec.structs.replace(HI, max_tokens=5)
     assert DIALECT.build_body(request)["generationConfig"] == {"maxOutputTokens": 5}
 
 
-def test_what_one_side_says_in_a_row_is_one_content_and_silence_is_none() -> None:
+def test_consecutive_messages_of_one_side_are_one_content_and_empty_ones_none() -> None:
     messages = (
         Message(role="user", text="a"),
         Message(role="user", text="b"),
@@ -612,7 +610,7 @@ def test_what_one_side_says_in_a_row_is_one_content_and_silence_is_none() -> Non
 
 
 @pytest.mark.parametrize("arguments", ["[1]", "null", "nonsense", '{"a":', "\ud800"])
-def test_arguments_that_are_no_object_go_back_as_the_text_they_were(arguments: str) -> None:
+def test_non_object_arguments_are_wrapped_as_text(arguments: str) -> None:
     message = Message(role="assistant", tool_calls=(ToolCall("c", "bash", arguments),))
     (content,) = DIALECT.build_body(Request("gemini-x", (message,)))["contents"]
     assert content["parts"][0]["functionCall"]["args"] == {"arguments": arguments}
@@ -627,7 +625,7 @@ def test_arguments_that_are_no_object_go_back_as_the_text_they_were(arguments: s
         ("a?b#c", "models/a%3Fb%23c"),
     ],
 )
-def test_a_model_is_asked_for_with_or_without_its_prefix(model: str, path: str) -> None:
+def test_a_model_name_works_with_or_without_its_prefix(model: str, path: str) -> None:
     url = DIALECT.build_chat_request(Request(model, ())).url
     assert url == f"{DEFAULT_BASE}/{path}:streamGenerateContent?alt=sse"
 
@@ -649,22 +647,22 @@ def test_a_base_without_a_version_gets_one(base: str, full: str) -> None:
 
 def test_the_key_is_never_in_the_url() -> None:
     dialect = GoogleDialect("test", api_key="secret")
-    for asked in (dialect.build_chat_request(HI), dialect.build_models_request()):
-        assert "secret" not in asked.url
-        assert asked.headers["x-goog-api-key"] == "secret"
+    for vendor_request in (dialect.build_chat_request(HI), dialect.build_models_request()):
+        assert "secret" not in vendor_request.url
+        assert vendor_request.headers["x-goog-api-key"] == "secret"
     assert "x-goog-api-key" not in DIALECT.build_chat_request(HI).headers
 
 
-# ── There and back ─────────────────────────────────────────────────────────────────────────────
+# ── Round trips ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_answer_goes_back_with_its_signatures_where_they_were() -> None:
+async def test_an_answer_is_sent_back_with_its_signatures_in_place() -> None:
     async with (
         run_vendor([VendorAnswer([FULL]), VendorAnswer([FULL])]) as fake,
         open_provider(fake) as model,
     ):
         first = (await model.complete(HI)).message
-        # As a store would: what is opaque survives being written down.
+        # Like the store: opaque values survive encoding.
         kept = msgspec.json.decode(msgspec.json.encode(first), type=Message)
         results = [
             Message(role="tool", call_id=made.id, name=made.name, text="ok")
@@ -712,7 +710,7 @@ async def test_an_answer_goes_back_with_its_signatures_where_they_were() -> None
 
 
 def list_returned_parts(*events: dict[str, Any]) -> Any:
-    """The parts that go back for an answer read from `events`."""
+    """Return the parts sent back for an answer decoded from `events`."""
     message = assemble_chunks(decode_pieces(encode_sse(*events))).build_message()
     (content,) = DIALECT.build_body(Request("gemini-x", (message,)))["contents"]
     return content["parts"]
@@ -734,7 +732,7 @@ def test_signed_text_is_not_joined_with_unsigned() -> None:
     ]
 
 
-def test_of_thoughts_only_the_signed_go_back() -> None:
+def test_only_signed_thoughts_are_sent_back() -> None:
     assert list_returned_parts(
         build_event({"text": "hm", "thought": True}),
         build_event({"text": "so", "thought": True, "thoughtSignature": "S"}),
@@ -770,7 +768,7 @@ FOREIGN = Request(
 UNSIGNED = "Function call is missing a thought_signature in functionCall parts."
 
 
-async def test_a_model_that_insists_on_signatures_gets_one_for_another_models_calls() -> None:
+async def test_a_model_that_requires_signatures_gets_one_for_another_models_calls() -> None:
     objection = VendorAnswer.from_json(
         {"error": {"code": 400, "message": UNSIGNED, "status": "INVALID_ARGUMENT"}}, 400
     )
@@ -783,18 +781,18 @@ async def test_a_model_that_insists_on_signatures_gets_one_for_another_models_ca
     signed = [
         [
             part.get("thoughtSignature")
-            for content in asked.json["contents"]
+            for content in vendor_request.json["contents"]
             for part in content["parts"]
             if "functionCall" in part
         ]
-        for asked in fake.requests
+        for vendor_request in fake.requests
     ]
     own = [encode_signature("one"), None]
     foreign = [FOREIGN_SIGNATURE, None]
     assert signed == [[None, None, *own], [*foreign, *own], [*foreign, *own]]
 
 
-async def test_an_objection_that_stays_is_an_error() -> None:
+async def test_a_repeated_rejection_is_an_error() -> None:
     objection = VendorAnswer.from_json({"error": {"code": 400, "message": UNSIGNED}}, 400)
     async with run_vendor([objection] * 3) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match="missing a thought_signature"):
@@ -821,9 +819,9 @@ async def test_models_that_answer_are_listed_with_their_context() -> None:
         assert model.context_limit("gemini-a") == 1000
         assert model.context_limit("models/gemini-a") == 1000
         assert model.context_limit("gemini-b") is None
-    (asked,) = fake.requests
-    assert (asked.method, asked.path) == ("GET", "/v1beta/models?pageSize=1000")
-    assert asked.headers["x-goog-api-key"] == "secret"
+    (vendor_request,) = fake.requests
+    assert (vendor_request.method, vendor_request.path) == ("GET", "/v1beta/models?pageSize=1000")
+    assert vendor_request.headers["x-goog-api-key"] == "secret"
 
 
 @pytest.mark.parametrize(
@@ -843,7 +841,7 @@ def test_some_limits_are_known_without_asking(model: str, limit: int | None) -> 
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b'{"models": 3}', b"<html>", b'{"mod'])
-def test_a_list_of_models_that_is_none_is_an_error(body: bytes) -> None:
+def test_an_invalid_list_of_models_is_an_error(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         DIALECT.parse_models(body)
     assert caught.value.kind is ErrorKind.PROTOCOL
@@ -886,7 +884,7 @@ DEPLETED = "Your prepayment credits are depleted. Please go to AI Studio."
         (504, "DEADLINE_EXCEEDED", "The request timed out.", "timeout"),
     ],
 )
-async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+async def test_errors_keep_the_vendors_message_and_get_a_kind(
     code: int, word: str, message: str, kind: str, wrapped: bool
 ) -> None:
     document = {"error": {"code": code, "message": message, "status": word}}
@@ -929,7 +927,7 @@ def test_the_time_to_wait_is_read_from_the_details(delay: str, seconds: float | 
         (b'{"error": "\xff"}', '{"error": "\ufffd"}'),
     ],
 )
-async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence: str) -> None:
+async def test_errors_in_other_formats_still_have_a_message(body: bytes, sentence: str) -> None:
     caught = await catch_failure(VendorAnswer([body], 404, "application/json"))
     assert caught.message == sentence
     assert caught.kind is ErrorKind.NOT_FOUND
@@ -966,14 +964,14 @@ PLAIN = json.dumps(OVERLOADED, indent=2).encode()
         (b'data: {"candidates": 3}\r\n\r\n', "protocol", "other than answers"),
     ],
 )
-async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+async def test_a_broken_stream_is_an_error(body: bytes, kind: str, sentence: str) -> None:
     caught = await catch_failure(VendorAnswer([body]))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
-def test_an_error_outside_of_any_event_is_found_however_it_was_split(size: int) -> None:
+def test_an_error_outside_any_event_is_found_for_any_split(size: int) -> None:
     with pytest.raises(ApiError, match="high demand"):
         decode_pieces(*split_pieces(BEGUN + b": ping\r\n\r\n" * 9999 + PLAIN, size))
 
@@ -1041,7 +1039,7 @@ async def test_a_call_without_a_name_is_an_error() -> None:
             await model.complete(HI)
 
 
-# ── The real thing ─────────────────────────────────────────────────────────────────────────────
+# ── Live ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.skipif(not os.environ.get("GEMINI_API_KEY"), reason="GEMINI_API_KEY is not set")

@@ -41,7 +41,7 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.req("model.http.environment")
-async def test_what_is_on_this_machine_is_never_reached_through_a_proxy(
+async def test_loopback_addresses_never_use_a_proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with run_vendor([]) as proxy, run_vendor(lambda _: VendorAnswer([b"direct"])) as fake:
@@ -61,7 +61,7 @@ async def test_what_is_on_this_machine_is_never_reached_through_a_proxy(
         ("nonsense", False),
     ],
 )
-def test_which_urls_are_on_this_machine(url: str, expected: bool) -> None:
+def test_loopback_urls_are_recognized(url: str, expected: bool) -> None:
     assert is_loopback(url) is expected
 
 
@@ -98,13 +98,13 @@ async def test_certificates_of_the_environment_are_trusted(
         assert await fetch_url(url) == (200, b"secure")
 
 
-def test_a_bundle_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_certificate_bundle_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     with pytest.raises(ApiError, match=r"SSL_CERT_FILE names /nowhere/ca\.pem"):
         create_tls_context()
 
 
-async def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = (b"x" * (1 << 20) for _ in range(200))
     async with run_vendor([VendorAnswer(pieces)]) as fake:
         with pytest.raises(ApiError, match="does not end") as caught:
@@ -115,7 +115,7 @@ async def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("url", ["http://", "not a url", "http://[::1", "ftp://h/x"])
-async def test_a_url_that_is_none_is_said_to_be_none(url: str) -> None:
+async def test_an_invalid_url_is_reported(url: str) -> None:
     with pytest.raises(ApiError) as caught:
         await fetch_url(url)
     assert caught.value.kind in (ErrorKind.CONFIG, ErrorKind.CONNECTION)
@@ -126,7 +126,7 @@ async def test_a_host_that_does_not_exist_is_named() -> None:
         await fetch_url("http://nowhere.invalid/")
 
 
-async def test_something_that_does_not_speak_http_is_said_not_to() -> None:
+async def test_a_server_without_http_is_reported() -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n\r\n")
@@ -140,8 +140,8 @@ async def test_something_that_does_not_speak_http_is_said_not_to() -> None:
 
 
 @pytest.mark.req("model.timeouts")
-async def test_a_connection_that_is_not_made_in_time_is_a_timeout() -> None:
-    """A listener whose queue is full: the kernel lets further callers wait."""
+async def test_a_slow_connection_is_a_timeout() -> None:
+    """Open a listener with a full queue: further connections wait in the kernel."""
     with contextlib.ExitStack() as sockets:
         listening = sockets.enter_context(socket.socket())
         listening.bind(("127.0.0.1", 0))

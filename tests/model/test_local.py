@@ -49,9 +49,9 @@ from crabtalk.model.local.provider import (
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".venv" / "model-cache"
 
-# The first of them on a machine fetches the model; every other takes seconds.
+# The first run on a machine downloads the model; later ones take seconds.
 real_model = pytest.mark.timeout(600)
-# A model is loaded for each: one loop is enough where the loop is not what is shown.
+# Each test loads a model, so tests that do not depend on the event loop run on one loop only.
 one_loop = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 
@@ -74,12 +74,12 @@ async def open_provider(directory: Path, **options: Any) -> AsyncIterator[LocalP
 def build_request(
     text: str = "Write a very long story about a crab.", max_tokens: int = 12
 ) -> Request:
-    """What it says is left to chance, so tests ask for more than they want."""
+    """Its answers are random, so tests request more than they need."""
     return Request(MODEL, (Message(role="user", text=text),), max_tokens=max_tokens)
 
 
 def list_children() -> set[int]:
-    """The processes of ours that run the child's program."""
+    """Return our child processes that run the model's program."""
     command = ["ps", "-axww", "-o", "pid=,ppid=,args="]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     every = [line.split(maxsplit=2) for line in lines if line.endswith("server_process.py")]
@@ -87,7 +87,7 @@ def list_children() -> set[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Neither gone nor waiting for whoever adopted it."""
+    """Whether a process is neither gone nor a zombie."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -96,7 +96,7 @@ def is_running(pid: int) -> bool:
 
 
 def write_scripted_runtime(tmp_path: Path, source: str) -> Path:
-    """An installation whose runtime does what `source` says when it is imported."""
+    """Write an installation whose runtime module has this source."""
     package = tmp_path / "models" / RUNTIME_PACKAGE.target / "xllamacpp"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(textwrap.dedent(source))
@@ -104,7 +104,7 @@ def write_scripted_runtime(tmp_path: Path, source: str) -> Path:
     return tmp_path / "models"
 
 
-# A runtime that listens and takes whatever it is told, without a model.
+# A runtime without a model that listens and accepts all options.
 LISTENS = """
     import os, socket, threading, time, types
     class CommonParams:
@@ -131,9 +131,9 @@ LISTENS = """
 @real_model
 @pytest.mark.req("model.local.answers")
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # the others are on uvloop
-async def test_it_streams_and_completes(models: Path) -> None:
+async def test_the_local_model_streams_and_completes(models: Path) -> None:
     async with open_provider(models) as local:
-        assert local.pid is None  # nobody has asked yet
+        assert local.pid is None  # no request yet
         chunks: list[Chunk] = [chunk async for chunk in local.stream(build_request())]
         first = local.pid
         assert sum(1 for chunk in chunks if chunk.text) > 3
@@ -152,10 +152,10 @@ async def test_it_streams_and_completes(models: Path) -> None:
 @pytest.mark.req("model.local.answers")
 @one_loop
 @pytest.mark.clock
-async def test_cancelled_midway_it_stops_and_the_next_is_answered_promptly(models: Path) -> None:
+async def test_a_cancelled_request_stops_and_the_next_is_answered_promptly(models: Path) -> None:
     endless = build_request(max_tokens=1900)
     async with open_provider(models) as local:
-        for _ in range(3):  # more than it has slots: were one kept, the last would have none
+        for _ in range(3):  # more than it has slots: if one were kept, the last request would wait
             async with aclosing(local.stream(endless)) as stream:
                 await anext(stream)
         task = asyncio.create_task(local.complete(endless))
@@ -172,7 +172,7 @@ async def test_cancelled_midway_it_stops_and_the_next_is_answered_promptly(model
 @pytest.mark.req("model.local.answers")
 @one_loop
 @pytest.mark.slow
-async def test_two_are_answered_at_once_by_one_child(models: Path) -> None:
+async def test_one_child_answers_two_requests_in_parallel(models: Path) -> None:
     """The first request of each starts the child; the answers arrive interleaved."""
     order: list[str] = []
 
@@ -191,7 +191,7 @@ async def test_two_are_answered_at_once_by_one_child(models: Path) -> None:
 
 @real_model
 @one_loop
-async def test_a_history_that_is_too_long_is_said_to_be_and_what_to_do(models: Path) -> None:
+async def test_a_history_that_is_too_long_is_an_error_with_advice(models: Path) -> None:
     async with open_provider(models) as local:
         with pytest.raises(ApiError) as caught:
             await local.complete(build_request("crab " * 3000))
@@ -200,12 +200,12 @@ async def test_a_history_that_is_too_long_is_said_to_be_and_what_to_do(models: P
             "local: the conversation is too long for the local model, which reads 2048 tokens at "
             "once; compact it, or begin a new one"
         )
-        # What we say it can hold is what it can hold.
+        # The context limit we report is the real one.
         assert f"context size ({CONTEXT_TOKENS} tokens)" in str(caught.value.__context__)
 
 
 @real_model
-async def test_it_is_a_provider_with_one_model(models: Path) -> None:
+async def test_the_local_provider_has_one_model(models: Path) -> None:
     async with open_provider(models) as local:
         as_provider: Provider = local
         assert as_provider.name == "local"
@@ -218,11 +218,11 @@ async def test_it_is_a_provider_with_one_model(models: Path) -> None:
         assert caught.value.kind is ErrorKind.NOT_FOUND
 
 
-# ── What it is told ────────────────────────────────────────────────────────────────────────────
+# ── Requests ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("model.local.no_tools")
-def test_it_is_told_what_was_said_and_offered_no_tools() -> None:
+def test_the_local_model_gets_texts_and_no_tools() -> None:
     assert "tiny offline demo model" in DESCRIPTION
     request = Request(
         MODEL,
@@ -286,11 +286,11 @@ def test_a_long_system_prompt_is_cut_at_a_word() -> None:
 @real_model
 @pytest.mark.req("model.local.private")
 @one_loop
-async def test_its_listener_is_on_loopback_and_wants_the_key(
+async def test_the_child_listens_on_loopback_and_requires_the_key(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another")
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # would see everything; nobody is there
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     async with open_provider(models) as local:
@@ -305,7 +305,7 @@ async def test_its_listener_is_on_loopback_and_wants_the_key(
                 await stranger.complete(build_request(max_tokens=1))
             assert caught.value.status == 401
         seen = Path(f"/proc/{child.pid}")
-        if seen.exists():  # what others, or it, could read
+        if seen.exists():  # what other processes could read
             assert child.key.encode() not in (seen / "cmdline").read_bytes()
             environment = (seen / "environ").read_bytes()
             assert child.key.encode() not in environment
@@ -314,7 +314,7 @@ async def test_its_listener_is_on_loopback_and_wants_the_key(
 
 
 def list_listening_addresses(pid: int) -> set[str]:
-    """The addresses a process listens on, as the kernel writes them."""
+    """Return the addresses a process listens on, in the kernel's format."""
     inodes = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -330,7 +330,7 @@ def list_listening_addresses(pid: int) -> set[str]:
     return found
 
 
-async def test_two_providers_have_two_keys(tmp_path: Path) -> None:
+async def test_each_child_has_its_own_key(tmp_path: Path) -> None:
     directory = write_scripted_runtime(tmp_path, LISTENS)
     keys = set()
     for _ in range(2):
@@ -340,14 +340,14 @@ async def test_two_providers_have_two_keys(tmp_path: Path) -> None:
     assert min(map(len, keys)) >= 32
 
 
-# ── The child's life ───────────────────────────────────────────────────────────────────────────
+# ── The child process──────────────────────────────────────────────────────────────────────────
 
 
 @real_model
 @pytest.mark.req("model.local.child")
 @one_loop
 @pytest.mark.slow
-async def test_a_killed_child_is_an_error_and_one_that_died_unasked_is_replaced_unnoticed(
+async def test_a_child_killed_in_a_request_is_an_error_and_one_killed_between_requests_is_replaced(
     models: Path,
 ) -> None:
     async with open_provider(models) as local:
@@ -361,7 +361,7 @@ async def test_a_killed_child_is_an_error_and_one_that_died_unasked_is_replaced_
         second = local.pid
         assert second is not None
         assert second != pid
-        # Between two requests there is nobody to tell.
+        # Between two requests no caller sees an error.
         os.kill(second, signal.SIGKILL)
         async with asyncio.timeout(20):
             while local.pid is not None:
@@ -402,8 +402,8 @@ def test_the_child_dies_with_its_parent(models: Path) -> None:
 
 
 @real_model
-def test_without_help_from_the_kernel_the_child_ends_with_its_stdin(models: Path) -> None:
-    """As on systems that have no PR_SET_PDEATHSIG. Nobody is killed here."""
+def test_without_pdeathsig_the_child_ends_with_its_stdin(models: Path) -> None:
+    """Like on systems without PR_SET_PDEATHSIG: the child is not killed."""
     program = Path(module.__file__).with_name("server_process.py")
     command = [sys.executable, "-I", "-S", str(program)]
     told = (
@@ -417,7 +417,7 @@ def test_without_help_from_the_kernel_the_child_ends_with_its_stdin(models: Path
         child.stdin.write(told.encode())
         child.stdin.flush()
         assert b"http://127.0.0.1:" in child.stdout.readline()
-        assert child.stdout.read() == b""  # it has said all it will
+        assert child.stdout.read() == b""  # it has closed its output
         assert child.poll() is None
         child.stdin.close()
         assert child.wait(20) == 0
@@ -426,7 +426,7 @@ def test_without_help_from_the_kernel_the_child_ends_with_its_stdin(models: Path
 
 @real_model
 @one_loop
-async def test_closed_it_leaves_no_process_and_answers_no_more(models: Path) -> None:
+async def test_close_leaves_no_process_and_later_requests_fail(models: Path) -> None:
     async with open_provider(models) as local:
         stream = local.stream(build_request(max_tokens=1900))
         await anext(stream)
@@ -446,8 +446,8 @@ NEVER_LOADS = "import time; time.sleep(600)"
 
 
 @pytest.mark.req("model.local.child")
-async def test_cancelled_while_it_loads_nothing_stays_behind(tmp_path: Path) -> None:
-    """At many moments: before, while and after the process is made."""
+async def test_cancellation_during_loading_leaves_no_process(tmp_path: Path) -> None:
+    """At many moments: before, during and after the start of the process."""
     async with open_provider(write_scripted_runtime(tmp_path, NEVER_LOADS)) as local:
         for moment in (0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.05, 0.2):
             task = asyncio.create_task(local.complete(build_request()))
@@ -461,7 +461,7 @@ async def test_cancelled_while_it_loads_nothing_stays_behind(tmp_path: Path) -> 
             assert local.pid is None
 
 
-async def test_closed_while_it_loads_the_waiting_request_fails_at_once(tmp_path: Path) -> None:
+async def test_close_during_loading_fails_the_waiting_request_at_once(tmp_path: Path) -> None:
     async with open_provider(write_scripted_runtime(tmp_path, NEVER_LOADS)) as local:
         tasks = [asyncio.create_task(local.complete(build_request())) for _ in range(3)]
         async with asyncio.timeout(20):
@@ -472,7 +472,7 @@ async def test_closed_while_it_loads_the_waiting_request_fails_at_once(tmp_path:
     assert all(isinstance(outcome, ApiError) for outcome in outcomes)
 
 
-async def test_one_that_takes_too_long_to_load_is_given_up(tmp_path: Path) -> None:
+async def test_loading_has_a_timeout(tmp_path: Path) -> None:
     async with open_provider(
         write_scripted_runtime(tmp_path, NEVER_LOADS), load_timeout=0.2
     ) as local:
@@ -493,7 +493,7 @@ async def test_one_that_takes_too_long_to_load_is_given_up(tmp_path: Path) -> No
         ("import os; os.kill(os.getpid(), 40)", "killed by signal 40$"),
     ],
 )
-async def test_one_that_dies_while_it_loads_says_how(
+async def test_a_child_that_dies_while_loading_is_reported_with_the_reason(
     tmp_path: Path, source: str, sentence: str
 ) -> None:
     async with open_provider(write_scripted_runtime(tmp_path, source)) as local:
@@ -503,7 +503,7 @@ async def test_one_that_dies_while_it_loads_says_how(
         assert len(it.value.message) < 5000
 
 
-async def test_one_that_dies_over_a_request_says_how(tmp_path: Path) -> None:
+async def test_a_child_that_dies_in_a_request_is_reported_with_the_reason(tmp_path: Path) -> None:
     source = (
         LISTENS
         + """
@@ -518,7 +518,7 @@ async def test_one_that_dies_over_a_request_says_how(tmp_path: Path) -> None:
                 await local.complete(build_request())
 
 
-async def test_a_lost_connection_to_a_living_child_is_only_that(
+async def test_a_lost_connection_to_a_living_child_is_a_connection_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (
@@ -540,7 +540,7 @@ async def test_a_lost_connection_to_a_living_child_is_only_that(
 # ── Where it cannot run ────────────────────────────────────────────────────────────────────────
 
 
-async def test_not_installed_it_names_the_command_that_installs_it(tmp_path: Path) -> None:
+async def test_without_installation_the_error_names_the_install_command(tmp_path: Path) -> None:
     async with open_provider(tmp_path) as local:
         for call in (
             local.complete(build_request()),
@@ -561,7 +561,7 @@ OLD = "processor\t: 0\nflags\t\t: fpu sse4_2 avx f16c\n"
     module.platform.machine() != "x86_64" or sys.platform != "linux",  # type: ignore[attr-defined]
     reason="only x86_64 builds for Linux need more than every processor has",
 )
-async def test_a_processor_that_lacks_instructions_is_told_so(tmp_path: Path) -> None:
+async def test_missing_processor_instructions_are_named(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(OLD)
     async with open_provider(
@@ -591,7 +591,7 @@ def test_only_linux_on_x86_64_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("model.local.cpu")
-async def test_an_instruction_that_is_missing_all_the_same_is_a_sentence_not_a_crash(
+async def test_an_illegal_instruction_is_an_error_message_and_not_a_crash(
     tmp_path: Path,
 ) -> None:
     source = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
@@ -601,6 +601,6 @@ async def test_an_instruction_that_is_missing_all_the_same_is_a_sentence_not_a_c
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (4, 3), (64, 4)])
-def test_a_core_stays_free(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
+def test_one_core_stays_free(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     assert module.choose_thread_count() == threads

@@ -1,4 +1,4 @@
-"""OpenAI's dialect against a server that speaks it, with OpenAI's own SDK as second witness."""
+"""OpenAI's dialect against a scripted server, compared with OpenAI's own SDK."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ USAGE = {
     },
 }
 
-# A reasoning model thinks, speaks, and calls two tools whose arguments come in fragments.
+# A model reasons, answers, and calls two tools whose arguments come in fragments.
 FULL = encode_sse(
     build_delta(role="assistant", content=""),
     build_delta(reasoning_content="Hm, "),
@@ -150,7 +150,7 @@ async def test_text_reasoning_calls_usage_and_finish_are_read() -> None:
 
 
 @pytest.mark.req("model.complete")
-async def test_a_complete_answer_is_the_stream_put_together() -> None:
+async def test_a_complete_answer_equals_the_assembled_stream() -> None:
     async with run_vendor([VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         response = await model.complete(HI)
     assert response.message == FULL_MESSAGE
@@ -158,7 +158,7 @@ async def test_a_complete_answer_is_the_stream_put_together() -> None:
 
 
 async def test_the_vendors_sdk_reads_the_same_from_the_same_bytes() -> None:
-    """If it did not, the fake would not be honest."""
+    """Otherwise the fake would not behave like the vendor."""
     import openai  # takes longer to load than all the other tests here
 
     async with (
@@ -243,7 +243,7 @@ def test_a_stream_without_done_is_complete_after_its_finish_reason() -> None:
     )
 
 
-def test_a_server_that_forgets_the_last_blank_line_is_forgiven() -> None:
+def test_a_missing_last_blank_line_is_accepted() -> None:
     body = encode_sse(build_delta(content="a"), build_delta(finish="stop"), done=False).rstrip(
         b"\n"
     )
@@ -352,7 +352,7 @@ async def test_a_plain_request_is_as_small_as_can_be() -> None:
     }
 
 
-def test_only_openai_itself_gets_what_others_may_not_know() -> None:
+def test_only_openai_itself_gets_options_that_other_servers_may_not_know() -> None:
     dialect = OpenAiDialect("openai", api_key="k")
     body = dialect.build_body(HI)
     assert len(body["prompt_cache_key"]) == 32
@@ -360,7 +360,7 @@ def test_only_openai_itself_gets_what_others_may_not_know() -> None:
     assert dialect.build_body(other)["prompt_cache_key"] == body["prompt_cache_key"]
 
 
-async def test_a_server_that_objects_to_usage_is_asked_without_it_from_then_on() -> None:
+async def test_a_server_that_rejects_the_usage_option_does_not_get_it_again() -> None:
     objection = VendorAnswer.from_json(
         {"error": {"message": "Unrecognized request argument: stream_options"}}, 400
     )
@@ -374,7 +374,7 @@ async def test_a_server_that_objects_to_usage_is_asked_without_it_from_then_on()
     assert asked == [True, False, False]
 
 
-async def test_an_objection_met_by_two_requests_at_once_is_heeded_by_both() -> None:
+async def test_an_option_rejected_in_two_parallel_requests_is_dropped_in_both() -> None:
     objection = VendorAnswer.from_json({"error": {"message": "what is stream_options?"}}, 400)
 
     def respond(asked: VendorRequest) -> VendorAnswer:
@@ -385,7 +385,7 @@ async def test_an_objection_met_by_two_requests_at_once_is_heeded_by_both() -> N
     assert len(fake.requests) >= 6
 
 
-async def test_a_model_that_wants_the_new_word_for_its_limit_gets_it() -> None:
+async def test_a_model_that_requires_max_completion_tokens_gets_it() -> None:
     objection = VendorAnswer.from_json(
         {"error": {"message": "Unsupported parameter: use 'max_completion_tokens' instead."}}, 400
     )
@@ -448,7 +448,7 @@ async def catch_failure(*answers: VendorAnswer, **options: object) -> tuple[ApiE
         (503, {"message": "Overloaded"}, "overloaded"),
     ],
 )
-async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
+async def test_errors_keep_the_vendors_message_and_get_a_kind(
     status: int, error: dict[str, str], kind: str
 ) -> None:
     caught, _ = await catch_failure(
@@ -475,7 +475,7 @@ async def test_errors_keep_the_vendors_sentence_and_get_a_kind(
         (b'{"error": {"mess', '{"error": {"mess'),
     ],
 )
-async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence: str) -> None:
+async def test_errors_in_other_formats_still_have_a_message(body: bytes, sentence: str) -> None:
     caught, _ = await catch_failure(VendorAnswer([body], 404, "application/json"))
     assert caught.message == sentence
 
@@ -497,7 +497,7 @@ async def test_errors_in_other_shapes_still_say_something(body: bytes, sentence:
         (b"data: [1]\n\n", "protocol", "other than objects"),
     ],
 )
-async def test_a_stream_that_goes_wrong_is_an_error(body: bytes, kind: str, sentence: str) -> None:
+async def test_a_broken_stream_is_an_error(body: bytes, kind: str, sentence: str) -> None:
     caught, _ = await catch_failure(VendorAnswer([body]))
     assert caught.kind is ErrorKind(kind)
     assert sentence in caught.message
@@ -557,7 +557,7 @@ async def test_no_headers_in_time_is_a_timeout() -> None:
 
 
 @pytest.mark.req("model.timeouts")
-async def test_no_first_token_in_time_is_a_timeout_though_keep_alives_come() -> None:
+async def test_no_first_token_in_time_is_a_timeout_despite_keep_alives() -> None:
     async def tick(_: int) -> None:
         await asyncio.sleep(0.01)
 
@@ -567,7 +567,7 @@ async def test_no_first_token_in_time_is_a_timeout_though_keep_alives_come() -> 
 
 
 @pytest.mark.req("model.timeouts")
-async def test_a_pause_between_tokens_is_bounded_by_itself() -> None:
+async def test_pauses_between_tokens_have_their_own_timeout() -> None:
     answer = VendorAnswer([encode_sse(build_delta(content="a"), done=False)], hang=True)
     async with asyncio.timeout(20):
         caught, fake = await catch_failure(answer, timeouts=Timeouts(first=1000, between=0.1))
@@ -612,13 +612,13 @@ async def test_cancelling_a_complete_closes_the_request_at_once() -> None:
             await task
 
 
-# ── Trying again ───────────────────────────────────────────────────────────────────────────────
+# ── Retries ────────────────────────────────────────────────────────────────────────────────────
 
 BUSY = VendorAnswer.from_json({"error": {"message": "busy"}}, 503)
 
 
 @pytest.mark.req("model.retry")
-async def test_a_transient_error_is_tried_again_up_to_the_limit() -> None:
+async def test_a_transient_error_is_retried_up_to_the_limit() -> None:
     async with run_vendor([BUSY, BUSY, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         assert assemble_chunks(await collect_chunks(model)).build_message() == FULL_MESSAGE
     assert len(fake.requests) == 3
@@ -629,7 +629,7 @@ async def test_a_transient_error_is_tried_again_up_to_the_limit() -> None:
 
 
 @pytest.mark.req("model.retry")
-async def test_what_is_wrong_for_good_is_not_tried_again() -> None:
+async def test_a_permanent_error_is_not_retried() -> None:
     refusal = VendorAnswer.from_json({"error": {"message": "no"}}, 401)
     async with run_vendor([refusal] * 3) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match="no"):
@@ -638,7 +638,7 @@ async def test_what_is_wrong_for_good_is_not_tried_again() -> None:
 
 
 @pytest.mark.req("model.retry.stream")
-async def test_a_stream_is_not_tried_again_once_somebody_saw_a_chunk() -> None:
+async def test_a_stream_is_not_retried_after_its_first_chunk() -> None:
     broken = VendorAnswer([encode_sse(build_delta(content="a"), done=False)], cut=True)
     async with run_vendor([broken, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         seen = []
@@ -650,14 +650,14 @@ async def test_a_stream_is_not_tried_again_once_somebody_saw_a_chunk() -> None:
 
 
 @pytest.mark.req("model.retry.stream")
-async def test_a_complete_answer_is_tried_again_though_part_of_it_had_come() -> None:
+async def test_complete_retries_even_after_part_of_the_answer_arrived() -> None:
     broken = VendorAnswer([encode_sse(build_delta(content="a"), done=False)], cut=True)
     async with run_vendor([broken, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         assert (await model.complete(HI)).message == FULL_MESSAGE
     assert len(fake.requests) == 2
 
 
-async def test_connections_are_kept_and_used_again() -> None:
+async def test_connections_are_reused() -> None:
     async with run_vendor(lambda _: VendorAnswer([FULL])) as fake, open_provider(fake) as model:
         for _ in range(5):
             await collect_chunks(model)

@@ -1,4 +1,4 @@
-"""The driver all vendors share: how long it waits before it tries again, and when it does not."""
+"""The parts that all vendors share: retry delays, assembly of answers, usage."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ BUSY = ApiError(ErrorKind.OVERLOADED, "busy")
 
 @pytest.mark.req("model.retry")
 @given(st.integers(0, 6))
-def test_pauses_double_from_a_tenth_of_a_second_with_jitter_between_half_and_full(
+def test_delays_double_from_a_tenth_of_a_second_with_jitter_between_half_and_full(
     attempt: int,
 ) -> None:
     full = 0.1 * 2**attempt
@@ -34,7 +34,7 @@ def test_pauses_double_from_a_tenth_of_a_second_with_jitter_between_half_and_ful
 
 
 @pytest.mark.req("model.retry")
-def test_a_vendor_that_says_when_to_come_back_is_believed() -> None:
+def test_the_retry_delay_of_the_vendor_is_used() -> None:
     asked = ApiError(ErrorKind.RATE_LIMIT, "later", retry_after=7.0)
     assert RetryPolicy().compute_delay(0, asked) == 7.0
     assert RetryPolicy().max_retries == 2
@@ -50,7 +50,7 @@ async def test_retry_after_is_waited_for() -> None:
         assert loop.time() - start >= 0.15
 
 
-async def test_a_wait_that_is_too_long_is_said_instead() -> None:
+async def test_a_retry_delay_that_is_too_long_is_an_error() -> None:
     later = VendorAnswer.from_json({"error": {"message": "tomorrow"}}, 429, retry_after="86400")
     async with run_vendor([later, VendorAnswer([FULL])]) as fake, open_provider(fake) as model:
         with pytest.raises(ApiError, match="tomorrow") as caught:
@@ -86,14 +86,14 @@ def test_calls_are_put_together_by_index() -> None:
         (ToolCallDelta(0, arguments="{}"), r"\(unnamed\) without an id"),
     ],
 )
-def test_half_a_call_is_an_error(delta: ToolCallDelta, sentence: str) -> None:
+def test_an_incomplete_call_is_an_error(delta: ToolCallDelta, sentence: str) -> None:
     assembler = ResponseAssembler()
     assembler.add(Chunk(tool_calls=(delta,)))
     with pytest.raises(ApiError, match=sentence):
         assembler.build_message()
 
 
-def test_usage_adds_up_what_is_known() -> None:
+def test_usage_adds_known_counts() -> None:
     total = Usage(1, 2, 3, cache_hit=4) + Usage(10, 20, 30, reasoning=5)
     assert total == Usage(11, 22, 33, cache_hit=4, cache_miss=None, reasoning=5)
     assert Usage(cache_hit=1) + Usage(cache_hit=2) == Usage(cache_hit=3)

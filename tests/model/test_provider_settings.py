@@ -1,4 +1,4 @@
-"""Settings: what config.toml says about providers, and what it must not."""
+"""ProviderSettings: valid and invalid provider entries of config.toml."""
 
 import tomllib
 
@@ -80,7 +80,7 @@ region = "eu-central-1"
         ("[[providers]]\nname = 'x'\nfallback = 'y'", "falls back to 'y', which is not there"),
     ],
 )
-def test_what_cannot_be_used_is_named(text: str, sentence: str) -> None:
+def test_invalid_settings_are_named(text: str, sentence: str) -> None:
     with pytest.raises(ProviderSettingsError, match=sentence):
         read_toml(text)
 
@@ -98,7 +98,7 @@ def test_variables_are_filled_in_and_a_missing_one_names_itself() -> None:
 
 
 @given(st.text())
-def test_text_without_variables_is_left_alone(text: str) -> None:
+def test_text_without_variables_is_unchanged(text: str) -> None:
     if "${" not in text:
         assert expand_variables(text, {}, "here") == text
 
@@ -117,7 +117,7 @@ def test_text_without_variables_is_left_alone(text: str) -> None:
         ("", ""),
     ],
 )
-def test_a_base_url_is_where_requests_start(given_url: str, expected: str) -> None:
+def test_base_urls_are_normalised(given_url: str, expected: str) -> None:
     assert normalise_base_url(given_url, "openai") == expected
     assert normalise_base_url(normalise_base_url(given_url, "openai"), "openai") == expected
 

@@ -1,4 +1,4 @@
-"""Redaction: no key in what a model server said, and nothing else is changed."""
+"""Redaction: keys are removed from answers and errors, and nothing else is changed."""
 
 import pytest
 from hypothesis import assume, given
@@ -10,7 +10,7 @@ from crabtalk.model.messages import Chunk
 from crabtalk.model.redaction import MIN_FRAGMENT, Redactor, find_url_secrets
 
 KEY = "sk-proj-0a1b2c3d4e5f6g7h"
-# Few letters, so that texts are full of beginnings of the key.
+# Few letters, so that texts often contain the start of the key.
 LETTERS = "ab1"
 KEYS = st.text(LETTERS, min_size=MIN_FRAGMENT, max_size=14).filter(lambda key: "1" in key)
 
@@ -55,7 +55,7 @@ def test_a_stream_without_the_key_is_shown_as_it_is(key: str, pieces: list[str])
 
 
 @pytest.mark.req("trust.echoed_key")
-def test_text_and_reasoning_are_looked_at_apart_and_other_fields_stay() -> None:
+def test_text_and_reasoning_are_redacted_separately_and_other_fields_stay() -> None:
     half = len(KEY) // 2
     chunks = [
         Chunk(text="a", reasoning=f"b {KEY[:half]}"),
@@ -96,20 +96,20 @@ def test_an_error_shows_no_part_of_a_key(sentence: str, shown: str) -> None:
 
 
 @pytest.mark.req("trust.echoed_key")
-def test_a_key_is_found_as_a_url_or_a_program_writes_it() -> None:
+def test_a_key_is_found_in_its_escaped_forms() -> None:
     redactor = Redactor(["a/b+c==1234'\"5"])
     assert redactor.redact_text("at a%2Fb%2Bc%3D%3D1234%27%225") == f"at {MASK}"
     assert redactor.redact_text(repr("a/b+c==1234'\"5")) == f"'{MASK}'"
 
 
 @pytest.mark.req("trust.echoed_key")
-def test_an_address_may_hold_secrets() -> None:
+def test_secrets_in_a_url_are_found() -> None:
     found = find_url_secrets("http://crab:p%40ssw0rd@h/v1?key=abc123&b")
     assert set(found) == {"p%40ssw0rd", "p@ssw0rd", "abc123"}
     assert find_url_secrets("http://[::1") == []
 
 
-def test_without_secrets_streams_are_left_alone() -> None:
+def test_without_secrets_streams_are_unchanged() -> None:
     assert Redactor(["", "short", "ollama"]).open_stream() is None
 
 

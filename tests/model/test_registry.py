@@ -46,22 +46,22 @@ def build_settings(
 
 @asynccontextmanager
 async def create_registry(*settings: ProviderSettings) -> AsyncIterator[Registry]:
-    made = Registry(environ={})
+    registry = Registry(environ={})
     try:
         for entry in settings:
-            made.add(entry)
-        yield made
+            registry.add(entry)
+        yield registry
     finally:
-        await made.close()
+        await registry.close()
 
 
-async def complete_text(made: Registry, model: str = "") -> str:
-    return (await made.complete(Request(model=model, messages=HI))).message.text
+async def complete_text(registry: Registry, model: str = "") -> str:
+    return (await registry.complete(Request(model=model, messages=HI))).message.text
 
 
-async def stream_text(made: Registry, model: str = "") -> str:
+async def stream_text(registry: Registry, model: str = "") -> str:
     request = Request(model=model, messages=HI)
-    return "".join([chunk.text async for chunk in made.stream(request)])
+    return "".join([chunk.text async for chunk in registry.stream(request)])
 
 
 @pytest.mark.req("registry.routes")
@@ -69,23 +69,25 @@ async def test_a_request_goes_to_the_provider_of_its_model() -> None:
     async with (
         run_vendor(lambda _: build_text_answer("from a")) as a,
         run_vendor(lambda _: build_text_answer("from b")) as b,
-        create_registry(build_settings("a", a, "a1", "a2"), build_settings("b", b, "b1")) as made,
+        create_registry(
+            build_settings("a", a, "a1", "a2"), build_settings("b", b, "b1")
+        ) as registry,
     ):
-        assert await complete_text(made, "a2") == "from a"
-        assert await stream_text(made, "b1") == "from b"
+        assert await complete_text(registry, "a2") == "from a"
+        assert await stream_text(registry, "b1") == "from b"
         assert a.requests[0].json["model"] == "a2"
         with pytest.raises(ApiError, match=r"no provider offers model 'c1'; there are a1, a2, b1"):
-            await complete_text(made, "c1")
+            await complete_text(registry, "c1")
 
 
 @pytest.mark.req("registry.no_duplicates")
-async def test_a_model_offered_twice_is_refused_with_both_places() -> None:
-    async with run_vendor([]) as fake, create_registry(build_settings("a", fake, "m")) as made:
+async def test_a_model_offered_twice_is_refused_with_both_sources() -> None:
+    async with run_vendor([]) as fake, create_registry(build_settings("a", fake, "m")) as registry:
         with pytest.raises(ProviderSettingsError, match=r"'a' \(entry a\) and by 'b' \(entry b\)"):
-            made.add(build_settings("b", fake, "other", "m"))
-        assert [entry.settings.name for entry in made.entries] == ["a"]
+            registry.add(build_settings("b", fake, "other", "m"))
+        assert [entry.settings.name for entry in registry.entries] == ["a"]
         with pytest.raises(ProviderSettingsError, match="called 'a' is there already"):
-            made.add(build_settings("a", fake))
+            registry.add(build_settings("a", fake))
 
 
 @pytest.mark.req("registry.switch")
@@ -93,16 +95,16 @@ async def test_the_default_is_switched_at_run_time() -> None:
     async with (
         run_vendor(lambda _: build_text_answer("from a")) as a,
         run_vendor(lambda _: build_text_answer("from b")) as b,
-        create_registry(build_settings("a", a, "a1"), build_settings("b", b, "b1")) as made,
+        create_registry(build_settings("a", a, "a1"), build_settings("b", b, "b1")) as registry,
     ):
-        assert await complete_text(made) == "from a"
-        made.switch("b1")
-        assert made.active == "b1"
-        assert await complete_text(made) == "from b"
-        assert await complete_text(made, "a1") == "from a"
+        assert await complete_text(registry) == "from a"
+        registry.switch("b1")
+        assert registry.active == "b1"
+        assert await complete_text(registry) == "from b"
+        assert await complete_text(registry, "a1") == "from a"
         with pytest.raises(ApiError, match="no provider offers model 'nope'"):
-            made.switch("nope")
-        assert made.active == "b1"
+            registry.switch("nope")
+        assert registry.active == "b1"
 
 
 @pytest.mark.req("registry.add_remove")
@@ -120,23 +122,23 @@ async def test_a_call_in_flight_survives_the_removal_of_its_provider() -> None:
     async with (
         run_vendor([slow]) as fake,
         run_vendor(lambda _: build_text_answer("new")) as other,
-        create_registry(build_settings("a", fake, "m")) as made,
+        create_registry(build_settings("a", fake, "m")) as registry,
     ):
-        stream = made.stream(Request(model="m", messages=HI))
+        stream = registry.stream(Request(model="m", messages=HI))
         assert (await anext(stream)).text == "a"
-        await made.remove("a")
+        await registry.remove("a")
         with pytest.raises(ApiError, match="no provider offers"):
-            await complete_text(made, "m")
-        made.add(build_settings("b", other, "m"))
-        assert await complete_text(made, "m") == "new"
+            await complete_text(registry, "m")
+        registry.add(build_settings("b", other, "m"))
+        assert await complete_text(registry, "m") == "new"
         gate.set()
         assert [chunk.finish async for chunk in stream] == ["stop"]
         with pytest.raises(ProviderSettingsError, match="no provider is called 'a'"):
-            await made.remove("a")
+            await registry.remove("a")
 
 
 @pytest.mark.req("registry.fallback")
-async def test_a_provider_that_keeps_failing_hands_over() -> None:
+async def test_a_failing_provider_falls_back_to_another() -> None:
     async with (
         run_vendor(lambda _: build_error_answer()) as a,
         run_vendor(lambda _: build_error_answer(500)) as b,
@@ -145,52 +147,52 @@ async def test_a_provider_that_keeps_failing_hands_over() -> None:
             build_settings("a", a, "a1", fallback="b"),
             build_settings("b", b, "b1", fallback="c"),
             build_settings("c", c, "c1", fallback="a"),
-        ) as made,
+        ) as registry,
     ):
-        assert await complete_text(made, "a1") == "at last"
-        assert await stream_text(made, "a1") == "at last"
+        assert await complete_text(registry, "a1") == "at last"
+        assert await stream_text(registry, "a1") == "at last"
         assert [len(x.requests) for x in (a, b, c)] == [2, 2, 2]
         assert c.requests[0].json["model"] == "c1"
 
 
 @pytest.mark.req("registry.fallback")
-async def test_a_circle_of_failing_providers_ends_in_the_last_error() -> None:
+async def test_a_cycle_of_failing_providers_ends_with_the_last_error() -> None:
     async with (
         run_vendor(lambda _: build_error_answer()) as a,
         run_vendor(lambda _: build_error_answer(500)) as b,
         create_registry(
             build_settings("a", a, "a1", fallback="b"), build_settings("b", b, "b1", fallback="a")
-        ) as made,
+        ) as registry,
     ):
         with pytest.raises(ApiError, match="no 500"):
-            await complete_text(made, "a1")
+            await complete_text(registry, "a1")
 
 
 @pytest.mark.req("registry.fallback")
-async def test_what_would_fail_everywhere_is_not_handed_over() -> None:
+async def test_errors_that_would_occur_everywhere_cause_no_fallback() -> None:
     async with (
         run_vendor(lambda _: build_error_answer(400)) as a,
         run_vendor(lambda _: build_text_answer("never")) as b,
         create_registry(
             build_settings("a", a, "a1", fallback="b"), build_settings("b", b, "b1")
-        ) as made,
+        ) as registry,
     ):
         with pytest.raises(ApiError, match="no 400"):
-            await stream_text(made, "a1")
+            await stream_text(registry, "a1")
         assert b.requests == []
 
 
 @pytest.mark.req("registry.fallback")
-async def test_a_stream_somebody_saw_part_of_is_not_handed_over() -> None:
+async def test_a_stream_does_not_fall_back_after_its_first_chunk() -> None:
     broken = VendorAnswer([encode_sse(build_delta(content="half"), done=False)], cut=True)
     async with (
         run_vendor([broken]) as a,
         run_vendor(lambda _: build_text_answer("never")) as b,
         create_registry(
             build_settings("a", a, "a1", fallback="b"), build_settings("b", b, "b1")
-        ) as made,
+        ) as registry,
     ):
-        stream = made.stream(Request(model="a1", messages=HI))
+        stream = registry.stream(Request(model="a1", messages=HI))
         assert (await anext(stream)).text == "half"
         with pytest.raises(ApiError, match="mid-answer"):
             await anext(stream)
@@ -198,56 +200,59 @@ async def test_a_stream_somebody_saw_part_of_is_not_handed_over() -> None:
 
 
 @pytest.mark.req("registry.variables")
-async def test_settings_with_a_gap_are_the_error_of_their_models_only() -> None:
+async def test_incomplete_settings_affect_only_their_own_models() -> None:
     gap = ProviderSettings(name="gap", api_key="${NOWHERE}", models=("g1",))
     async with (
         run_vendor(lambda _: build_text_answer("fine")) as fake,
-        create_registry(gap, build_settings("a", fake)) as made,
+        create_registry(gap, build_settings("a", fake)) as registry,
     ):
         with pytest.raises(ApiError, match=r"\$\{NOWHERE\}, which is not set") as caught:
-            await complete_text(made, "g1")
+            await complete_text(registry, "g1")
         assert caught.value.kind is ErrorKind.CONFIG
         assert caught.value.provider == "gap"
-        assert await complete_text(made, "anything") == "fine"
+        assert await complete_text(registry, "anything") == "fine"
 
 
-async def test_without_a_model_the_first_advertised_answers() -> None:
+async def test_without_a_configured_model_the_first_advertised_one_is_used() -> None:
     listing = VendorAnswer.from_json({"data": [{"id": "one", "context_length": 7}, {"id": "two"}]})
     async with (
         run_vendor([listing, build_text_answer("hello")]) as fake,
-        create_registry(build_settings("a", fake)) as made,
+        create_registry(build_settings("a", fake)) as registry,
     ):
-        assert await complete_text(made) == "hello"
+        assert await complete_text(registry) == "hello"
         assert fake.requests[1].json["model"] == "one"
-        assert made.context_limit("one") == 7
-        assert made.context_limit("nobody-knows") is None
+        assert registry.context_limit("one") == 7
+        assert registry.context_limit("unknown-model") is None
 
 
 @pytest.mark.req("models.context")
-async def test_what_a_model_reads_is_told_also_where_its_vendor_does_not_say() -> None:
+async def test_a_known_context_limit_is_listed_if_the_vendor_reports_none() -> None:
     listing = VendorAnswer.from_json(
         {"data": [{"id": "gpt-4o"}, {"id": "one", "context_length": 7}]}
     )
-    async with run_vendor([listing]) as fake, create_registry(build_settings("a", fake)) as made:
-        assert await made.models() == [ModelInfo("gpt-4o", 128_000), ModelInfo("one", 7)]
+    async with (
+        run_vendor([listing]) as fake,
+        create_registry(build_settings("a", fake)) as registry,
+    ):
+        assert await registry.models() == [ModelInfo("gpt-4o", 128_000), ModelInfo("one", 7)]
 
 
-async def test_models_of_all_providers_are_listed_even_when_one_is_away() -> None:
+async def test_models_of_all_providers_are_listed_even_if_one_is_unreachable() -> None:
     listing = VendorAnswer.from_json({"data": [{"id": "one"}]})
     async with (
         run_vendor([listing]) as a,
         run_vendor(lambda _: build_error_answer()) as b,
         create_registry(
             build_settings("a", a), build_settings("b", b, "b1"), build_settings("c", b)
-        ) as made,
+        ) as registry,
     ):
-        assert await made.models() == [ModelInfo("one"), ModelInfo("b1")]
+        assert await registry.models() == [ModelInfo("one"), ModelInfo("b1")]
 
 
-async def test_with_nothing_at_all_the_next_step_is_named() -> None:
-    async with create_registry() as made:
+async def test_without_providers_the_error_names_the_next_step() -> None:
+    async with create_registry() as registry:
         with pytest.raises(ApiError, match="crabtalkd setup"):
-            await complete_text(made)
+            await complete_text(registry)
 
 
 async def test_a_configuration_opens_with_its_default() -> None:
@@ -255,23 +260,23 @@ async def test_a_configuration_opens_with_its_default() -> None:
         "daemon": {"model": "b1"},
         "providers": [{"name": "a", "models": ["a1"]}, {"name": "b", "models": ["b1"]}],
     }
-    made = await open_registry(document, environ={}, servers=())
-    assert made.active == "b1"
-    assert [entry.settings.name for entry in made.entries] == ["a", "b"]
-    await made.close()
+    registry = await open_registry(document, environ={}, servers=())
+    assert registry.active == "b1"
+    assert [entry.settings.name for entry in registry.entries] == ["a", "b"]
+    await registry.close()
 
 
 async def test_a_fallback_to_the_local_model_needs_no_entry_of_its_own() -> None:
     document = {"providers": [{"name": "a", "models": ["a1"], "fallback": "local"}]}
-    made = await open_registry(document, environ={}, servers=())
-    assert [entry.settings.name for entry in made.entries] == ["a", "local"]
-    await made.close()
+    registry = await open_registry(document, environ={}, servers=())
+    assert [entry.settings.name for entry in registry.entries] == ["a", "local"]
+    await registry.close()
 
 
-async def test_without_any_provider_it_says_what_to_type() -> None:
-    made = Registry(environ={}, setup="crabtalkd setup --home /h")
+async def test_without_any_provider_the_error_names_the_setup_command() -> None:
+    registry = Registry(environ={}, setup="crabtalkd setup --home /h")
     try:
         with pytest.raises(ApiError, match="no model is set up; `crabtalkd setup --home /h` helps"):
-            await made.default_model()
+            await registry.default_model()
     finally:
-        await made.close()
+        await registry.close()

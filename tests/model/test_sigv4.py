@@ -32,7 +32,7 @@ def sign_with_botocore(
     service: str,
     moment: float,
 ) -> dict[str, str]:
-    """What botocore would send."""
+    """Return the request as botocore signs it."""
     request = AWSRequest(method=method, url=url, headers=headers, data=body)
     keys = BotoCredentials(
         credentials.access_key, credentials.secret_key, credentials.session_token or None
@@ -86,7 +86,7 @@ PRINTABLE = st.text(string.ascii_letters + string.digits + " !#$%&'()*+,-./:;=?@
 SEGMENTS = st.lists(
     st.text(min_size=1, max_size=12).filter(lambda text: text not in (".", "..")), max_size=4
 ).map(lambda parts: "".join("/" + quote(part, safe=":@~") for part in parts) or "/")
-# A model's id keeps its colons on the wire or not; both have to be signed as they are sent.
+# A model's id may be sent with its colons escaped or not; each must be signed as it is sent.
 IDS = st.from_regex(r"[a-z]{2}\.[a-z]+\.[a-z0-9-]{1,8}-v[0-9]:[0-9](/[a-z0-9]+)?", fullmatch=True)
 MODELS = st.tuples(IDS, st.sampled_from(["", ":"])).map(
     lambda both: f"/model/{quote(both[0], safe=both[1])}/converse-stream"

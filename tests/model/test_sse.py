@@ -1,4 +1,4 @@
-"""SseDecoder: the HTML standard's event streams, however the bytes were split."""
+"""SseDecoder: event streams of the HTML standard, for any split of the bytes."""
 
 import itertools
 
@@ -34,7 +34,7 @@ def decode_events(*pieces: bytes) -> list[tuple[str, bytes]]:
         (b"", []),
     ],
 )
-def test_streams_are_read_as_the_standard_says(
+def test_streams_are_parsed_as_the_standard_requires(
     stream: bytes, expected: list[tuple[str, bytes]]
 ) -> None:
     assert decode_events(stream) == expected
@@ -63,7 +63,7 @@ def test_any_bytes_are_events_or_nothing(data: bytes) -> None:
         assert isinstance(content, bytes)
 
 
-def test_an_event_without_end_is_given_up() -> None:
+def test_an_endless_event_is_an_error() -> None:
     decoder = SseDecoder()
     piece = b"data: " + b"x" * (1 << 20)
     with pytest.raises(ApiError, match="without end"):

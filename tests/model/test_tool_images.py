@@ -1,4 +1,4 @@
-"""Images that tools found, as each vendor's API has them. Expected bodies are the vendors' own."""
+"""Images from tools, as encoded for each vendor. The expected bodies follow the vendors' docs."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ REQUEST = Request("m", HISTORY)
 
 
 @pytest.mark.req("model.images.tool")
-def test_openai_is_shown_them_after_the_results_of_the_step() -> None:
-    """Its API takes text only in a tool's message, and wants the results of a step in a row."""
+def test_openai_gets_images_after_the_results_of_the_step() -> None:
+    """The API accepts only text in tool messages, and requires the results of a step in a row."""
     encoded = openai.encode_messages(HISTORY)
     assert [message["role"] for message in encoded[2:]] == ["tool", "tool", "user", "user"]
     assert encoded[2]["content"] == "a beach"
@@ -36,13 +36,13 @@ def test_openai_is_shown_them_after_the_results_of_the_step() -> None:
 
 
 @pytest.mark.req("model.images.tool")
-def test_openai_is_shown_them_also_when_nothing_follows() -> None:
+def test_openai_gets_images_even_if_no_message_follows() -> None:
     encoded = openai.encode_messages(HISTORY[:4])
     assert [message["role"] for message in encoded[2:]] == ["tool", "tool", "user"]
 
 
 @pytest.mark.req("model.images.tool")
-def test_anthropic_has_them_inside_the_result() -> None:
+def test_anthropic_gets_images_inside_the_result() -> None:
     turns = anthropic.encode_turns(HISTORY, restore=False)
     assert turns[2]["content"][:2] == [
         {
@@ -61,7 +61,7 @@ def test_anthropic_has_them_inside_the_result() -> None:
 
 
 @pytest.mark.req("model.images.tool")
-def test_bedrock_has_them_inside_the_result() -> None:
+def test_bedrock_gets_images_inside_the_result() -> None:
     turns = bedrock.encode_turns(REQUEST, restore=False)
     first: dict[str, Any] = turns[2]["content"][0]["toolResult"]
     assert first["content"] == [
@@ -71,7 +71,7 @@ def test_bedrock_has_them_inside_the_result() -> None:
 
 
 @pytest.mark.req("model.images.tool")
-def test_google_has_them_beside_the_results_of_the_step() -> None:
+def test_google_gets_images_next_to_the_results_of_the_step() -> None:
     contents = google.encode_contents(HISTORY)
     assert [next(iter(part)) for part in contents[2]["parts"]] == [
         "functionResponse",

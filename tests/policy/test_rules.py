@@ -1,4 +1,4 @@
-"""Permission rules: which calls a line such as `edit(src/**)` is about, and which list wins."""
+"""Permission rules: which calls a rule such as `edit(src/**)` matches, and which list wins."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ def build_run(
     lineage: tuple[Agent, ...] = (),
     directories: tuple[Path, ...] | None = None,
 ) -> Run:
-    """What the policy looks at of a run, and no more."""
+    """Only the attributes of a run that the policy uses."""
     run = SimpleNamespace(
         origin=origin,
         mode=mode,
@@ -57,8 +57,8 @@ def build_agent(name: str = "crab", **settings: Any) -> Agent:
     return msgspec.structs.replace(Agent(name, "You are crab."), **settings)
 
 
-def judge_request(agent: Agent, asked: PermissionRequest, **policy: Any) -> Decision:
-    return Policy(**policy).judge_blocking(asked, agent).decision
+def judge_request(agent: Agent, permission_request: PermissionRequest, **policy: Any) -> Decision:
+    return Policy(**policy).judge_blocking(permission_request, agent).decision
 
 
 @pytest.mark.req("permissions.rules")
@@ -81,7 +81,7 @@ def judge_request(agent: Agent, asked: PermissionRequest, **policy: Any) -> Deci
         ("read(src/**)", "src/a.py", False),
     ],
 )
-def test_a_path_rule_is_about_where_a_path_leads(rule: str, path: str, is_about: bool) -> None:
+def test_a_path_rule_matches_the_resolved_path(rule: str, path: str, is_about: bool) -> None:
     found = find_matching_rule([parse_rule(rule)], build_request("edit", "edit", path))
     assert (found is not None) == is_about
 
@@ -101,16 +101,16 @@ def test_a_path_rule_is_about_where_a_path_leads(rule: str, path: str, is_about:
         ("mcp", "https://example.com/", True),
     ],
 )
-def test_a_rule_about_servers_is_about_their_tools_and_domains(
+def test_mcp_rules_match_tools_and_fetch_rules_match_domains(
     rule: str, url: str, is_about: bool
 ) -> None:
     arguments = msgspec.json.encode({"url": url}).decode()
-    asked = build_request("web__fetch", "mcp", "web__fetch", arguments)
-    assert (find_matching_rule([parse_rule(rule)], asked) is not None) == is_about
+    permission_request = build_request("web__fetch", "mcp", "web__fetch", arguments)
+    assert (find_matching_rule([parse_rule(rule)], permission_request) is not None) == is_about
 
 
 @pytest.mark.req("permissions.rules")
-def test_allowing_a_command_line_takes_rules_for_all_of_it() -> None:
+def test_a_command_line_is_allowed_only_if_rules_cover_all_of_it() -> None:
     rules = [parse_rule("bash(git status:*)"), parse_rule("bash(ls)")]
     for line, is_covered in (
         ("git status --short", True),
@@ -127,7 +127,7 @@ def test_allowing_a_command_line_takes_rules_for_all_of_it() -> None:
 
 
 @pytest.mark.req("permissions.rules")
-def test_a_rule_that_denies_is_about_what_cannot_be_read() -> None:
+def test_a_deny_rule_matches_unreadable_commands() -> None:
     rules = [parse_rule("bash(git push:*)")]
     for line in ("git push", "sh -c 'git push origin'", "ls; env git push -f", "$X", "'"):
         assert find_matching_rule(rules, build_request("bash", "shell", line)) is not None, line
@@ -146,7 +146,7 @@ def test_deny_comes_before_ask_and_ask_before_allow_and_the_mode_decides_the_res
 
 
 @pytest.mark.req("permissions.order")
-def test_what_is_always_allowed_beats_ask_and_never_deny() -> None:
+def test_always_overrides_ask_but_never_deny() -> None:
     asking = build_agent(approve=("edit", "bash"))
     always = {"remembered": lambda pair: ("edit(/work/project/a)", "bash(git push:*)")}
     assert judge_request(asking, build_request("edit", "edit", "a"), **always) is Decision.ALLOW
@@ -163,7 +163,7 @@ def test_what_is_always_allowed_beats_ask_and_never_deny() -> None:
 
 
 @pytest.mark.req("permissions.order")
-def test_what_a_plan_refuses_is_allowed_by_no_rule() -> None:
+def test_no_rule_allows_what_mode_plan_refuses() -> None:
     allowing = build_agent(permissions={"allow": ("edit", "bash")}, mode="plan")
     always = {"remembered": lambda pair: ("edit",)}
     assert judge_request(allowing, build_request("edit", "edit", "a"), **always) is Decision.DENY
@@ -181,14 +181,14 @@ def test_an_older_always_for_all_of_bash_is_asked_again() -> None:
 
 
 @pytest.mark.req("permissions.lineage")
-def test_a_delegated_call_is_judged_for_every_agent_in_its_line() -> None:
+def test_a_delegated_call_is_judged_for_every_calling_agent() -> None:
     free, careful = build_agent("free"), build_agent("careful", permissions={"deny": ("edit",)})
-    asked = build_request("edit", "edit", "a", lineage=(careful, free))
-    assert judge_request(free, asked) is Decision.DENY
+    permission_request = build_request("edit", "edit", "a", lineage=(careful, free))
+    assert judge_request(free, permission_request) is Decision.DENY
     assert (
         judge_request(free, build_request("edit", "edit", "a", lineage=(free,))) is Decision.ALLOW
     )
-    # A mode is only ever tightened, whatever the agents below say.
+    # Modes of delegates can only tighten the mode.
     strict = build_request("edit", "edit", "a", mode="plan", lineage=(free,))
     assert judge_request(build_agent("below", mode="auto"), strict) is Decision.DENY
     loose = build_request("edit", "edit", "a", mode="auto", lineage=(free,))
@@ -207,7 +207,7 @@ def test_a_delegated_call_is_judged_for_every_agent_in_its_line() -> None:
         {"allow": ("bash(git * push)",)},
     ],
 )
-def test_what_is_no_rule_is_refused_with_a_sentence(
+def test_an_invalid_permission_rule_is_refused_with_a_message(
     permissions: dict[str, tuple[str, ...]],
 ) -> None:
     with pytest.raises(AgentError, match=r"^permissions\."):
@@ -218,25 +218,37 @@ def test_what_is_no_rule_is_refused_with_a_sentence(
 def test_a_task_in_a_folder_below_does_not_shift_the_paths_of_its_callers_rules() -> None:
     above = CWD.parent
     caller = build_agent("caller", permissions={"deny": ("read(project/**)",)})
-    asked = build_request("read", "read", "key", lineage=(caller,), directories=(above,))
-    assert judge_request(build_agent(), asked) is Decision.DENY
-    # Nor does it widen what the caller may do: this is not the caller's own folder `src`.
+    permission_request = build_request(
+        "read", "read", "key", lineage=(caller,), directories=(above,)
+    )
+    assert judge_request(build_agent(), permission_request) is Decision.DENY
+    # It does not widen the caller's rights either: this is not the caller's own folder `src`.
     caller = build_agent("caller", mode="ask", permissions={"allow": ("edit(src/**)",)})
-    asked = build_request("edit", "edit", "src/a", lineage=(caller,), directories=(above,))
+    permission_request = build_request(
+        "edit", "edit", "src/a", lineage=(caller,), directories=(above,)
+    )
     editor = build_agent(permissions={"allow": ("edit",)})
-    assert judge_request(editor, asked) is Decision.ASK
-    asked = build_request("edit", "edit", "src/a", lineage=(caller,), directories=(CWD,))
-    assert judge_request(editor, asked) is Decision.ALLOW
+    assert judge_request(editor, permission_request) is Decision.ASK
+    permission_request = build_request(
+        "edit", "edit", "src/a", lineage=(caller,), directories=(CWD,)
+    )
+    assert judge_request(editor, permission_request) is Decision.ALLOW
 
 
 @pytest.mark.req("permissions.rules")
-def test_a_path_rule_holds_though_a_folder_in_it_is_a_link(tmp_path: Path) -> None:
+def test_a_path_rule_matches_if_one_of_its_folders_is_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     for way in ("link", "real"):
-        asked = build_request("read", "read", str(tmp_path / way / "key"))
-        assert find_matching_rule([parse_rule(f"read({tmp_path}/link/**)")], asked) is not None
-        assert find_matching_rule([parse_rule(f"read({tmp_path}/lin*/**)")], asked) is None
+        permission_request = build_request("read", "read", str(tmp_path / way / "key"))
+        assert (
+            find_matching_rule([parse_rule(f"read({tmp_path}/link/**)")], permission_request)
+            is not None
+        )
+        assert (
+            find_matching_rule([parse_rule(f"read({tmp_path}/lin*/**)")], permission_request)
+            is None
+        )
 
 
 @pytest.mark.req("permissions.rules")
@@ -248,7 +260,7 @@ def test_a_pattern_is_for_one_tool_so_that_no_command_is_matched_as_a_text(rule:
 
 @pytest.mark.req("permissions.rules")
 def test_an_allowed_command_is_asked_about_with_variables_that_may_change_it() -> None:
-    """As `NAME=value command` is."""
+    """Like `NAME=value command`."""
     crab = build_agent(mode="ask", permissions={"allow": ("bash(make test:*)",)})
     for env, decision in (
         ('{"LANG": "C"}', Decision.ALLOW),
@@ -264,13 +276,13 @@ def test_an_allowed_command_is_asked_about_with_variables_that_may_change_it() -
 @pytest.mark.req("permissions.rules")
 @pytest.mark.parametrize("url", ["evil.org/a//b", "", "//", "https:///x"])
 def test_a_url_without_a_clear_host_may_be_any_domain(url: str) -> None:
-    asked = build_request("fetch", "mcp", "", f'{{"url": "{url}"}}')
-    assert find_matching_rule([parse_rule("fetch(evil.org)")], asked) is not None
-    assert find_covering_rules([parse_rule("fetch(evil.org)")], asked) is None
+    permission_request = build_request("fetch", "mcp", "", f'{{"url": "{url}"}}')
+    assert find_matching_rule([parse_rule("fetch(evil.org)")], permission_request) is not None
+    assert find_covering_rules([parse_rule("fetch(evil.org)")], permission_request) is None
 
 
 @pytest.mark.req("cli.explain")
-def test_an_explanation_says_what_a_call_would_hear() -> None:
+def test_an_explanation_agrees_with_the_verdict_of_a_call() -> None:
     """For each mode, with rules about the whole tool."""
     tools = [ToolInScope("edit", ("edit",), "edit", True), ToolInScope("x", ("x",), "other", True)]
     for rules in ({"allow": ("edit", "x")}, {"ask": ("edit", "x")}, {}):
@@ -278,8 +290,12 @@ def test_an_explanation_says_what_a_call_would_hear() -> None:
         for mode in Mode:
             found = explain_permissions(Policy(), crab, "user", mode, tools)
             for line, tool in zip(found.tools, tools, strict=True):
-                asked = build_request(tool.name, tool.kind, "a", mode=mode.label)
-                assert line.verdict == judge_request(crab, asked).label, (rules, mode, line)
+                permission_request = build_request(tool.name, tool.kind, "a", mode=mode.label)
+                assert line.verdict == judge_request(crab, permission_request).label, (
+                    rules,
+                    mode,
+                    line,
+                )
     crab = build_agent(permissions={"strangers": ("bash(git log:*)",)})
     bash = ToolInScope("bash", ("bash",), "shell", True)
     for mode, verdict in ((Mode.AUTO, "allow"), (Mode.ASK, "ask"), (Mode.PLAN, "deny")):

@@ -1,4 +1,4 @@
-"""Reading a line has bounds in size and time, whatever is in it."""
+"""Parsing any shell line is limited in size and time."""
 
 import contextlib
 import random
@@ -24,7 +24,7 @@ HARD = [
 @pytest.mark.clock
 @pytest.mark.req("shell.bounds")
 @pytest.mark.parametrize("piece", HARD)
-def test_64_kib_are_read_or_refused_within_50_ms(piece: str) -> None:
+def test_64_kib_are_parsed_or_refused_within_50_ms(piece: str) -> None:
     parse_commands("ls")  # loads the parser
     text = piece * (MAX_BYTES // len(piece))
     started = time.perf_counter()
@@ -35,7 +35,7 @@ def test_64_kib_are_read_or_refused_within_50_ms(piece: str) -> None:
 
 @pytest.mark.clock
 @pytest.mark.req("shell.bounds")
-def test_mixtures_of_hard_pieces_are_read_or_refused_within_50_ms() -> None:
+def test_mixtures_of_hard_pieces_are_parsed_or_refused_within_50_ms() -> None:
     parse_commands("ls")
     chooser = random.Random(1)
     for _ in range(60):
@@ -61,7 +61,7 @@ def test_mixtures_of_hard_pieces_are_read_or_refused_within_50_ms() -> None:
         "; ".join(["ls"] * 2000),
     ],
 )
-def test_what_is_too_much_or_no_text_is_unreadable(line: str) -> None:
+def test_oversized_or_binary_input_is_unreadable(line: str) -> None:
     with pytest.raises(UnreadableCommandError):
         parse_commands(line)
 
@@ -76,7 +76,7 @@ def test_a_long_file_in_a_here_document_is_still_read() -> None:
 
 
 @pytest.mark.req("shell.bounds")
-def test_a_covered_text_that_is_no_quote_for_bash_hides_nothing() -> None:
+def test_a_masked_text_that_bash_does_not_quote_hides_nothing() -> None:
     filler = "; ".join(["echo 'a|b|c|d|e'"] * 60)
     line = f"{filler}\necho \"<<'EOF'\"\nrm -rf x\nEOF\n"
     try:

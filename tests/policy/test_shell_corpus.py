@@ -36,7 +36,7 @@ def test_no_evasion_gets_past_its_rule(evasion: dict[str, Any]) -> None:
 
 @pytest.fixture
 def stubs(tmp_path: Path) -> Path:
-    """Programs that leave a marker in their working directory and do nothing else."""
+    """Write programs that only leave a marker in their working directory."""
     directory = tmp_path / "stubs"
     directory.mkdir()
     for name in ("rm", "curl", "git", "chmod"):
@@ -51,7 +51,7 @@ def stubs(tmp_path: Path) -> Path:
 
 @pytest.mark.req("shell.evasions")
 def test_every_evasion_really_runs_the_denied_program(tmp_path: Path, stubs: Path) -> None:
-    """Otherwise the corpus would prove nothing. The program is a stub, or the system's rm on x."""
+    """Otherwise the corpus would prove nothing. The program is a stub, or the real rm on x."""
 
     def runs(number: int) -> bool:
         work = tmp_path / str(number)
@@ -76,7 +76,7 @@ def test_every_evasion_really_runs_the_denied_program(tmp_path: Path, stubs: Pat
 
 
 def is_installed(line: str) -> bool:
-    """Whether the less usual programs a line uses are on this machine."""
+    """Whether the uncommon programs in a line exist on this machine."""
     from shutil import which
 
     rare = "choom chrt dash ed fakeroot flock ionice linux64 perl prlimit python3"

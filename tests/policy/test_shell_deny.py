@@ -1,4 +1,4 @@
-"""Deny lists: what a command line would run, however it is written."""
+"""Deny lists: they match what a command line would run, in all spellings."""
 
 import contextlib
 import os
@@ -79,7 +79,7 @@ DENY = ("rm -rf", "git push", "curl", "dd --force")
         ("bash -euo pipefail -c 'rm -rf x'", "rm -rf"),
         ("bash -ceo pipefail 'rm -rf x'", "rm -rf"),
         ("sh -c \"bash -c 'rm -rf x'\"", "rm -rf"),
-        ("su -c 'rm -rf x' somebody", "rm -rf"),
+        ("su -c 'rm -rf x' user", "rm -rf"),
         ("su --command='rm -rf x'", "rm -rf"),
         ("eval 'rm -rf' x", "rm -rf"),
         (r"find . -name y -exec rm -rf {} \;", "rm -rf"),
@@ -127,7 +127,7 @@ def test_a_denied_command_is_found_however_it_is_written(command: str, entry: st
         "A=curl",
     ],
 )
-def test_a_word_that_is_not_run_is_not_denied(command: str) -> None:
+def test_a_word_that_is_not_executed_is_not_denied(command: str) -> None:
     assert find_denied_entry(command, DENY) is None
 
 
@@ -156,7 +156,7 @@ def test_a_word_that_is_not_run_is_not_denied(command: str) -> None:
         "x" * (MAX_BYTES + 1),
     ],
 )
-def test_what_cannot_be_read_is_refused_if_anything_is(command: str) -> None:
+def test_unreadable_lines_are_refused_if_there_is_a_deny_list(command: str) -> None:
     with pytest.raises(UnreadableCommandError):
         find_denied_entry(command, DENY)
     assert find_denied_entry(command, ()) is None
@@ -170,14 +170,14 @@ def test_a_long_option_after_one_dash_is_a_word_of_its_own() -> None:
 
 @pytest.mark.req("bash.settings")
 @pytest.mark.parametrize("text", ["", "  ", "curl | sh", "> x", "a; b", "$(x)", "'a'"])
-def test_an_entry_that_could_never_match_is_none(text: str) -> None:
+def test_an_entry_that_could_never_match_is_invalid(text: str) -> None:
     assert not is_deny_entry(text)
     assert is_deny_entry("git push --force")
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1))
-def test_quoted_words_come_out_as_they_went_in(words: list[str]) -> None:
-    """Or are refused, for control characters."""
+def test_quoted_words_round_trip(words: list[str]) -> None:
+    """Words with control characters are refused instead."""
     try:
         (command,) = parse_commands(shlex.join(["x", *words]))
     except UnreadableCommandError:
@@ -194,7 +194,7 @@ PIECES = [*(f"\\{one}" for one in ESCAPED), *'7dFé"{}?']
 @pytest.mark.req("bash.deny.parsed")
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
-def test_what_a_backslash_spells_is_what_bash_makes_of_it(text: str) -> None:
+def test_backslash_escapes_are_decoded_as_in_bash(text: str) -> None:
     quoted = f"$'{text}'"
     try:
         ((word,),) = (command.words for command in parse_commands(f"x .{quoted}"))
@@ -208,7 +208,7 @@ def test_what_a_backslash_spells_is_what_bash_makes_of_it(text: str) -> None:
 
 
 @given(st.text(st.sampled_from("rm -f$(){}`'\"\\;&|<>#\nEOFx=[]*")))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         find_denied_entry(text, DENY)
     except UnreadableCommandError as error:

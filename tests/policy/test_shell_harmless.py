@@ -1,4 +1,4 @@
-"""Lines that run without a question: they read, and only inside the working directory."""
+"""Lines that run without approval: they only read, inside the working directory."""
 
 import subprocess
 from pathlib import Path
@@ -109,7 +109,7 @@ def work(tmp_path: Path, home: Path) -> Path:
         "ls 'x",
     ],
 )
-def test_a_line_that_could_do_more_is_asked(line: str, work: Path, home: Path) -> None:
+def test_a_line_that_could_do_more_needs_approval(line: str, work: Path, home: Path) -> None:
     assert not is_harmless_line(line, work, home)
 
 
@@ -117,7 +117,7 @@ def test_a_line_that_could_do_more_is_asked(line: str, work: Path, home: Path) -
 @pytest.mark.parametrize(
     "line", ["ls", "cat a.txt", "grep -r key src", "find src", "rg key src", "git status", "pwd"]
 )
-def test_a_home_inside_the_working_directory_stops_only_what_would_read_it(
+def test_a_home_inside_the_working_directory_blocks_only_commands_that_would_read_it(
     line: str, work: Path, home: Path
 ) -> None:
     assert is_harmless_line(line, work, home)
@@ -135,7 +135,7 @@ def test_a_home_inside_the_working_directory_stops_only_what_would_read_it(
         "alias.log",
     ],
 )
-def test_git_is_asked_where_the_repository_names_a_program(
+def test_git_needs_approval_if_the_repository_names_a_program(
     setting: str, work: Path, tmp_path: Path
 ) -> None:
     away = tmp_path / "away"
@@ -148,14 +148,14 @@ def test_git_is_asked_where_the_repository_names_a_program(
 
 
 @pytest.mark.req("shell.harmless")
-def test_git_is_asked_inside_a_bare_repository(tmp_path: Path) -> None:
+def test_git_needs_approval_in_a_bare_repository(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", "--bare", tmp_path / "bare"], check=True)
     assert not is_harmless_line("git log", tmp_path / "bare", tmp_path / "home")
 
 
 @pytest.mark.req("shell.harmless")
-def test_git_is_asked_where_a_repository_is_inside_another(tmp_path: Path) -> None:
-    """Git looks at the inner one with its own settings, which may name a program."""
+def test_git_needs_approval_with_nested_repositories(tmp_path: Path) -> None:
+    """Git reads the inner repository with its own settings, which may name a program."""
     outer, inner, away = tmp_path / "outer", tmp_path / "outer" / "inner", tmp_path / "home"
     for repository in (outer, inner):
         subprocess.run(["git", "init", "-q", repository], check=True)

@@ -1,4 +1,4 @@
-"""Rules for shell lines: what they forbid, what they allow, and what "Always allow" remembers."""
+"""Rules for shell lines: what they deny and allow, and what "Always allow" stores."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def is_allowed(line: str, *rules: str) -> bool:
 
 
 @pytest.mark.req("shell.rules")
-def test_a_rule_is_a_beginning_or_exactly_these_words_or_anything() -> None:
+def test_a_rule_is_a_prefix_or_exact_words_or_anything() -> None:
     assert parse_shell_rule("git status:*") == ShellRule("prefix", ("git", "status"))
     assert parse_shell_rule(" npm run test ") == ShellRule("exact", ("npm", "run", "test"))
     assert parse_shell_rule("echo 'a b'") == ShellRule("exact", ("echo", "a b"))
@@ -27,7 +27,7 @@ def test_a_rule_is_a_beginning_or_exactly_these_words_or_anything() -> None:
 
 @pytest.mark.req("shell.rules")
 @pytest.mark.parametrize("text", ["git status:*", "npm run test", "*", "echo 'a b;c'"])
-def test_a_rule_is_written_as_it_is_read(text: str) -> None:
+def test_a_rule_round_trips_as_text(text: str) -> None:
     assert str(parse_shell_rule(text)) == text
 
 
@@ -36,7 +36,7 @@ def test_a_rule_is_written_as_it_is_read(text: str) -> None:
     "text",
     ["", ":*", "a; b", "a | b", "a > b", "$(a)", "git sta*", "git :* x", "'a", "A=1 b", "a\nb"],
 )
-def test_a_rule_without_sense_is_refused_with_a_sentence(text: str) -> None:
+def test_an_invalid_rule_is_refused_with_a_message(text: str) -> None:
     with pytest.raises(ValueError, match=r"rule .*[;.]"):
         parse_shell_rule(text)
 
@@ -59,7 +59,7 @@ def test_a_rule_without_sense_is_refused_with_a_sentence(text: str) -> None:
         "(git status)",
     ],
 )
-def test_a_rule_allows_its_command_however_it_is_put(line: str) -> None:
+def test_a_rule_allows_its_command_in_all_spellings(line: str) -> None:
     assert is_allowed(line, "git status:*")
 
 
@@ -126,7 +126,7 @@ def test_every_command_of_a_line_needs_a_rule() -> None:
         ("*", "ls"),
     ],
 )
-def test_to_forbid_a_rule_is_read_broadly(rule: str, line: str) -> None:
+def test_a_deny_rule_matches_broadly(rule: str, line: str) -> None:
     assert matches_any_command(parse_shell_rule(rule), parse_commands(line))
 
 
@@ -167,7 +167,7 @@ def test_an_argument_that_cannot_match_is_readable(line: str) -> None:
         ("bash -c 'git status'", ("git status:*",)),
     ],
 )
-def test_always_allow_remembers_no_more_than_it_says(line: str, rules: tuple[str, ...]) -> None:
+def test_always_allow_stores_no_more_than_it_says(line: str, rules: tuple[str, ...]) -> None:
     assert suggest_shell_rules(line) == rules
     assert is_allowed(line, *rules)
 
@@ -187,6 +187,6 @@ def test_always_allow_is_not_offered_where_it_would_not_be_safe(line: str) -> No
     ["bash", "sh", "python3", "perl", "node", "env", "sudo", "xargs", "find", "rm", "curl", "ssh",
      "awk", "sed", "docker", "npx", "tar", "dd"],
 )  # fmt: skip
-def test_programs_that_can_do_anything_are_remembered_exactly(program: str) -> None:
+def test_programs_that_can_do_anything_are_allowed_only_with_exact_words(program: str) -> None:
     for rule in suggest_shell_rules(f"{program} --help") or ():
         assert not rule.endswith(":*")

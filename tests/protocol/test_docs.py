@@ -1,7 +1,7 @@
-"""docs/protocol.md and the code say the same: every table of the page against its source of truth.
+"""docs/protocol.md agrees with the code: every table is compared with its source.
 
-A check takes the page's text and returns what is wrong with it, so the same checks can be shown to
-notice a page that went stale.
+A check takes the page's text and returns the errors in it, so that other tests can show that the
+checks notice an outdated page.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ wire.DESCRIPTOR.CopyToProto(FILE)
 
 
 def find_row_lines(text: str, header: Header) -> Iterator[int]:
-    """The numbers of the lines that are rows of a table with this header."""
+    """The line numbers of the rows of a table with this header."""
     inside = False
     for number, line in enumerate(text.splitlines()):
         if not line.startswith("|"):
@@ -77,18 +77,18 @@ def split_cells(line: str) -> tuple[str, ...]:
 
 def read_rows(text: str, header: Header) -> list[tuple[str, ...]]:
     lines = text.splitlines()
-    found = [split_cells(lines[number]) for number in find_row_lines(text, header)]
-    assert all(len(row) == len(header) for row in found), f"a row of {header} has a cell too many"
-    return found
+    rows = [split_cells(lines[number]) for number in find_row_lines(text, header)]
+    assert all(len(row) == len(header) for row in rows), f"a row of {header} has too many cells"
+    return rows
 
 
 def find_code_spans(text: str) -> list[str]:
-    """What stands between backticks."""
+    """The texts between backticks."""
     return re.findall(r"`([^`\n]+)`", text)
 
 
 def find_paragraph(text: str, start: str) -> str:
-    """From `start` to the next empty line."""
+    """The text from `start` to the next empty line."""
     return text.partition(start)[2].partition("\n\n")[0]
 
 
@@ -109,7 +109,7 @@ def list_differences(
 def spell_type(
     message: descriptor_pb2.DescriptorProto, field: descriptor_pb2.FieldDescriptorProto
 ) -> str:
-    """The type as the proto file writes it."""
+    """The type as it is written in the proto file."""
     name = field.type_name.rpartition(".")[2]
     for nested in message.nested_type:
         if nested.name == name and nested.options.map_entry:
@@ -148,7 +148,7 @@ def check_version(text: str) -> list[str]:
 
 
 def check_fields(text: str) -> list[str]:
-    """Every message, field, number and type. ClientMessage is the table of requests instead."""
+    """Every message, field, number and type. ClientMessage has the table of requests instead."""
     documented = []
     messages: list[str] = []
     for names, fields, numbers, kind, _ in read_rows(text, FIELDS):
@@ -191,7 +191,7 @@ def check_requests(text: str) -> list[str]:
 
 
 def check_meanings(text: str) -> list[str]:
-    """Each request is explained, and promises only codes that exist."""
+    """Each request is explained, with codes that exist."""
     explained = read_rows(text, MEANINGS)
     codes = {int(code) for *_, cell in explained for code in re.findall(r"\b\d{3}\b", cell)}
     return [
@@ -270,7 +270,7 @@ def check_limits(text: str) -> list[str]:
 
 
 def check_frames(text: str) -> list[str]:
-    """Examples of frames: the bytes are the message, read and written, and none is elsewhere."""
+    """Example frames are valid and match their messages; there are no frames elsewhere."""
     examples = read_rows(text, FRAMES)
     problems = [] if examples else ["no frame is shown"]
     for sender, message, frame in examples:
@@ -297,7 +297,7 @@ def check_frames(text: str) -> list[str]:
 
 
 def check_traces(text: str) -> list[str]:
-    """Examples of exchanges consist of messages that exist."""
+    """Example exchanges consist of messages that exist."""
     lines = re.findall(r"^([→←]) (.*)$", text, re.MULTILINE)
     problems = [] if lines else ["no exchange is shown"]
     for arrow, message in lines:
@@ -310,7 +310,7 @@ def check_traces(text: str) -> list[str]:
 
 
 def check_mentions(text: str) -> list[str]:
-    """What reads like a message, a field of one or an enum's value, anywhere, is one."""
+    """Whatever looks like a message, a field or an enum value exists."""
     types = {*wire.DESCRIPTOR.message_types_by_name, *wire.DESCRIPTOR.enum_types_by_name}
     fields = {f"{message}.{field}" for message, field, *_ in list_fields(of=lambda _: True)}
     values = {value.name for enum in FILE.enum_type for value in enum.value}
@@ -328,7 +328,7 @@ def check_mentions(text: str) -> list[str]:
 
 
 def check_status(text: str) -> list[str]:
-    """The note on what is answered so far, for as long as there is one."""
+    """The note about unimplemented requests, as long as there is one."""
     if "### Status" not in text:
         return []
     listed = find_code_spans(find_paragraph(text, "> Answered so far:"))
@@ -337,7 +337,7 @@ def check_status(text: str) -> list[str]:
 
 
 def check_links(text: str) -> list[str]:
-    """Links within the page lead somewhere."""
+    """Links within the page have a target."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
     return [
@@ -369,7 +369,7 @@ def test_the_page_agrees_with_the_code(check: Check) -> None:
     assert check(PAGE) == []
 
 
-# ── The checks notice ───────────────────────────────────────────────────────────────────────────
+# ── The checks notice errors ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -387,15 +387,15 @@ def test_the_page_agrees_with_the_code(check: Check) -> None:
         (FIXED, check_limits),
     ],
 )
-def test_a_row_that_is_missing_or_twice_is_noticed(header: Header, check: Check) -> None:
+def test_a_missing_or_repeated_row_is_noticed(header: Header, check: Check) -> None:
     lines = PAGE.splitlines()
     numbers = list(find_row_lines(PAGE, header))
     assert numbers
-    for number in numbers[:: 1 + len(numbers) // 20]:  # of the longest table every tenth or so
+    for number in numbers[:: 1 + len(numbers) // 20]:  # about every tenth row of the longest table
         without = [*lines[:number], *lines[number + 1 :]]
-        assert check("\n".join(without)), f"nobody misses {lines[number]}"
+        assert check("\n".join(without)), f"unnoticed without {lines[number]}"
         twice = [*lines[:number], lines[number], *lines[number:]]
-        assert check("\n".join(twice)), f"nobody minds a second {lines[number]}"
+        assert check("\n".join(twice)), f"unnoticed with a second {lines[number]}"
 
 
 @pytest.mark.parametrize(
@@ -435,12 +435,12 @@ def test_a_row_that_is_missing_or_twice_is_noticed(header: Header, check: Check)
         (check_links, "(#5-errors)", "(#5-failures)"),
     ],
 )
-def test_a_page_that_went_stale_is_noticed(check: Check, old: str, new: str) -> None:
+def test_an_outdated_page_is_noticed(check: Check, old: str, new: str) -> None:
     assert old in PAGE
     assert check(PAGE.replace(old, new))
 
 
-def test_a_status_note_that_lags_behind_is_noticed_and_one_that_is_gone_is_not_missed() -> None:
+def test_an_outdated_status_note_is_noticed_and_a_page_without_one_is_fine() -> None:
     note = "### Status\n\n> Answered so far: `ping`.\n\n"
     assert check_status(note)
     assert check_status("") == []

@@ -1,4 +1,4 @@
-"""Errors: each kind has its HTTP code, and only what was meant for the client reaches it."""
+"""Errors: each class has its HTTP code, and clients see only texts meant for them."""
 
 import logging
 
@@ -36,7 +36,7 @@ CODES: dict[type[RequestError], int] = {
 
 
 def raised_error(error: Exception) -> Exception:
-    """The error with a traceback, as a handler meets it."""
+    """The error with a traceback, as a handler gets it."""
     with pytest.raises(type(error)) as caught:
         raise error
     return caught.value
@@ -44,7 +44,7 @@ def raised_error(error: Exception) -> Exception:
 
 @pytest.mark.req("wire.errors.http_codes")
 @pytest.mark.parametrize(("kind", "code"), CODES.items())
-def test_a_request_error_is_its_code_and_its_sentence(kind: type[RequestError], code: int) -> None:
+def test_a_request_error_has_its_code_and_its_text(kind: type[RequestError], code: int) -> None:
     message = to_error_message(kind("there is no agent 'zoë': list them"))
     assert message == wire.ErrorMsg(code=code, message="there is no agent 'zoë': list them")
 
@@ -60,7 +60,7 @@ def test_these_are_all_the_errors_and_all_the_codes() -> None:
     ]
 
 
-def test_a_request_error_of_no_special_kind_is_500_with_its_sentence() -> None:
+def test_a_plain_request_error_is_500_with_its_text() -> None:
     message = to_error_message(RequestError("the disk is full"))
     assert message == wire.ErrorMsg(code=500, message="the disk is full")
 
@@ -104,17 +104,17 @@ def test_an_unexpected_exception_is_logged_with_its_traceback(
     assert "in raised" in caplog.text
 
 
-def test_a_sentence_that_utf8_cannot_hold_still_reaches_the_client() -> None:
+def test_a_text_that_utf8_cannot_encode_still_reaches_the_client() -> None:
     message = to_error_message(NotFoundError("no file called \udcff.txt"))
     assert message.code == 404
     assert message.message == "no file called ?.txt"
 
 
-def test_a_group_of_one_counts_as_the_one() -> None:
+def test_a_group_of_one_is_treated_as_its_member() -> None:
     group = ExceptionGroup("tasks", [ExceptionGroup("inner", [NotFoundError("no such thing")])])
     assert to_error_message(group) == wire.ErrorMsg(code=404, message="no such thing")
 
 
-def test_a_group_of_several_is_a_fault_of_ours() -> None:
+def test_a_group_of_several_is_an_internal_error() -> None:
     group = ExceptionGroup("tasks", [NotFoundError("one"), NotFoundError("two")])
     assert to_error_message(group).code == 500

@@ -1,4 +1,4 @@
-"""Frames: whatever the splits, the same payloads; and no length is taken at its word."""
+"""Frames: the same payloads however the bytes are split; announced lengths are never trusted."""
 
 import struct
 import tracemalloc
@@ -27,7 +27,7 @@ from crabtalk.protocol import (
 
 
 def make_header(size: int) -> bytes:
-    """The four bytes before a payload, from the standard library rather than from us."""
+    """The four bytes before a payload, encoded by the standard library."""
     return struct.pack(">I", size)
 
 
@@ -54,9 +54,9 @@ def feed_until_error(
 
 
 def split_at(data: bytes, cuts: list[int]) -> list[bytes]:
-    """`data` in pieces, some of them empty; a cut past its end counts from the start again."""
-    places = sorted(cut % (len(data) + 1) for cut in cuts)
-    return [data[start:end] for start, end in pairwise([0, *places, len(data)])]
+    """`data` in pieces, some of them empty; a cut past its end wraps around."""
+    positions = sorted(cut % (len(data) + 1) for cut in cuts)
+    return [data[start:end] for start, end in pairwise([0, *positions, len(data)])]
 
 
 PAYLOADS = st.lists(st.binary(max_size=300), max_size=8)
@@ -97,14 +97,14 @@ def test_a_message_of_exactly_16_mib_is_encoded_and_one_byte_more_is_not() -> No
 
 @given(payloads=PAYLOADS, cuts=CUTS)
 @settings(deadline=None)
-def test_what_is_encoded_is_decoded(payloads: list[bytes], cuts: list[int]) -> None:
+def test_encoded_messages_are_decoded_unchanged(payloads: list[bytes], cuts: list[int]) -> None:
     messages = [wire.ClientMessage(extension=payload) for payload in payloads]
     stream = b"".join(encode_frame(message) for message in messages)
     received = feed_all(FrameDecoder(), *split_at(stream, cuts))
     assert [wire.ClientMessage.FromString(payload) for payload in received] == messages
 
 
-# ── Decoding, however the bytes arrive ──────────────────────────────────────────────────────
+# ── Decoding split input ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wire.frame.incremental")
@@ -149,7 +149,7 @@ def test_empty_payloads_are_frames_too(size: int) -> None:
 
 
 def test_payloads_keep_their_content_when_decoding_goes_on() -> None:
-    """A payload is handed over: the decoder may not write into it again."""
+    """Ownership of a payload passes on: the decoder may not write into it again."""
     decoder = FrameDecoder()
     stream = make_frames(b"one", b"two", b"three")
     payloads = [frame for at in range(len(stream)) for frame in decoder.feed(stream[at : at + 1])]
@@ -209,7 +209,7 @@ def test_raising_the_limit_between_two_pieces_lets_larger_frames_in() -> None:
     assert feed_all(decoder, make_frames(bytes(5000))) == [bytes(5000)]
 
 
-def test_raising_the_limit_between_two_payloads_counts_for_the_same_piece() -> None:
+def test_raising_the_limit_between_two_payloads_applies_within_the_same_piece() -> None:
     decoder = FrameDecoder(limit=5)
     received = []
     for payload in decoder.feed(make_frames(b"hello", bytes(5000), b"bye")):
@@ -218,7 +218,7 @@ def test_raising_the_limit_between_two_payloads_counts_for_the_same_piece() -> N
     assert received == [b"hello", bytes(5000), b"bye"]
 
 
-def test_a_header_that_promises_16_mib_costs_no_more_than_what_arrived() -> None:
+def test_a_header_that_announces_16_mib_costs_only_what_arrived() -> None:
     decoder = FrameDecoder()
     tracemalloc.start()
     try:
@@ -235,7 +235,7 @@ def test_a_header_that_promises_16_mib_costs_no_more_than_what_arrived() -> None
 
 @pytest.mark.req("wire.eof.clean")
 @given(payloads=PAYLOADS, in_header=st.integers(0, 3))
-def test_a_stream_that_ends_between_frames_or_in_a_header_ended_cleanly(
+def test_a_stream_may_end_between_frames_or_in_a_header(
     payloads: list[bytes], in_header: int
 ) -> None:
     decoder = FrameDecoder()
@@ -247,7 +247,7 @@ def test_a_stream_that_ends_between_frames_or_in_a_header_ended_cleanly(
 @given(size=st.integers(1, MAX_FRAME), arrived=st.binary(max_size=200), cuts=CUTS)
 @example(size=1, arrived=b"", cuts=[])
 @example(size=MAX_FRAME, arrived=b"all but most", cuts=[5])
-def test_a_stream_that_ends_in_a_payload_says_how_much_of_it_arrived(
+def test_the_error_for_a_stream_that_ends_in_a_payload_says_how_much_arrived(
     size: int, arrived: bytes, cuts: list[int]
 ) -> None:
     arrived = arrived[: size - 1]
@@ -261,13 +261,13 @@ def test_a_stream_that_ends_in_a_payload_says_how_much_of_it_arrived(
     assert f": {len(arrived)} of {size} bytes" in str(caught.value)
 
 
-# ── All of it together, against a decoder too simple to be wrong ────────────────────────────
+# ── The decoder against a simple model ──────────────────────────────────────────────────────
 
 
 class DecoderMachine(RuleBasedStateMachine):
     """Writes frames, delivers the bytes in pieces and raises the limit, in any order.
 
-    The model holds every byte of an incomplete frame and starts over at its first byte each time.
+    The model keeps every byte of an incomplete frame and decodes it from the start each time.
     """
 
     def __init__(self) -> None:
@@ -277,8 +277,8 @@ class DecoderMachine(RuleBasedStateMachine):
     def connect(self) -> None:
         self.limit = 16
         self.decoder = FrameDecoder(self.limit)
-        self.undelivered = b""  # on its way
-        self.incomplete = b""  # delivered, frame incomplete
+        self.undelivered = b""  # written, not yet delivered
+        self.incomplete = b""  # delivered bytes of an incomplete frame
         self.is_refused = False
 
     @rule(payload=st.binary(max_size=48) | st.integers(15, 18).map(bytes))
@@ -339,17 +339,17 @@ each_field = pytest.mark.parametrize("field", FIELDS)
 
 
 def make_field_strategy(field: FieldDescriptor) -> st.SearchStrategy[Any]:
-    """Anything `field` can hold, in the form a message's constructor takes."""
+    """Any value of `field`, in the form that a message's constructor takes."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        # One entry at most: protobuf does not promise an order among several.
+        # At most one entry: protobuf does not define an order of several.
         return st.dictionaries(st.text(), st.text(), max_size=1)
     if field.message_type is not None:
-        one = make_message_strategy(field.message_type)
+        values = make_message_strategy(field.message_type)
     elif field.enum_type is not None:
-        one = st.sampled_from([value.number for value in field.enum_type.values])
+        values = st.sampled_from([value.number for value in field.enum_type.values])
     else:
-        one = SCALARS[field.type]
-    return st.lists(one, max_size=3) if field.is_repeated else one
+        values = SCALARS[field.type]
+    return st.lists(values, max_size=3) if field.is_repeated else values
 
 
 def make_message_strategy(descriptor: Descriptor) -> st.SearchStrategy[Message]:
@@ -369,8 +369,11 @@ SCALARS: dict[int, st.SearchStrategy[Any]] = {
 
 
 def make_sized_payload(field: str, size: int) -> Any:
-    """A payload for `field` of exactly `size` bytes: messages are filled with a field 15, which no
-    message has, as two-byte pairs of tag and number, and one of three bytes if need be."""
+    """A payload for `field` of exactly `size` bytes.
+
+    Messages are filled with a field 15, which no message has: pairs of tag and number, two bytes
+    each, and one of three bytes if needed.
+    """
     descriptor = FIELDS[field].message_type
     if descriptor is None:
         return b"x" * size
@@ -387,14 +390,14 @@ def wrap_reply(field: str, payload: Any) -> wire.ServerMessage:
 @each_field
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_a_reply_is_the_frame_of_the_message_that_holds_it(field: str, data: st.DataObject) -> None:
+def test_a_reply_equals_the_frame_of_its_message(field: str, data: st.DataObject) -> None:
     payload = data.draw(make_field_strategy(FIELDS[field]))
     assert encode_reply(field, payload) == encode_frame(wrap_reply(field, payload))
 
 
 @each_field
 @pytest.mark.parametrize("size", [0, 127, 128, 16383, 16384, 2**21 - 1, 2**21])
-def test_a_reply_is_right_where_a_length_takes_one_more_byte(field: str, size: int) -> None:
+def test_a_reply_is_right_around_each_length_of_a_varint(field: str, size: int) -> None:
     payload = make_sized_payload(field, size)
     assert encode_reply(field, payload) == encode_frame(wrap_reply(field, payload))
 
@@ -411,7 +414,7 @@ def test_an_empty_payload_is_still_present_in_its_reply(field: str) -> None:
     assert wire.ServerMessage.FromString(frame[4:]).WhichOneof("msg") == field
 
 
-def test_a_reply_with_a_map_of_many_entries_says_the_same_in_some_order() -> None:
+def test_a_reply_with_a_large_map_has_the_same_content_in_some_order() -> None:
     payload = wire.McpInfo(name="m", env={str(n): "x" * n for n in range(50)})
     frame = encode_reply("mcp_info", payload)
     assert len(frame) == len(encode_frame(wrap_reply("mcp_info", payload)))
@@ -431,14 +434,14 @@ def test_a_reply_of_exactly_16_mib_is_encoded_and_one_byte_more_is_not(
     with pytest.raises(FrameTooLargeError) as caught:
         encode_reply(field, payload)
     assert (caught.value.size, caught.value.limit) == (MAX_FRAME + 1, MAX_FRAME)
-    with pytest.raises(FrameTooLargeError) as wanted:
+    with pytest.raises(FrameTooLargeError) as expected:
         encode_frame(wrap_reply(field, payload))
-    assert str(caught.value) == str(wanted.value)
+    assert str(caught.value) == str(expected.value)
 
 
 @pytest.mark.req("wire.side_by_side.request_id")
 @given(st.data(), st.integers(0, 2**64 - 1))
-def test_a_labelled_reply_is_the_frame_of_the_message_with_that_id(
+def test_a_reply_with_a_request_id_equals_the_frame_of_its_message(
     data: st.DataObject, request_id: int
 ) -> None:
     field = data.draw(st.sampled_from(sorted(FIELDS)))

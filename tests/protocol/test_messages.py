@@ -1,7 +1,7 @@
-"""The messages: the contract's to the letter, and additions that its clients never notice.
+"""The messages: exactly those of the contract, and additions that its clients do not notice.
 
-The tables below are a transcript of the contract's §1.2 to §1.6, made by hand and not from the
-.proto, so that the two can disagree.
+The tables below were copied by hand from the contract's §1.2 to §1.6, not from the .proto file, so
+that they can reveal differences.
 """
 
 from typing import Any
@@ -382,7 +382,7 @@ ADDITIONS = {
     *("ConversationMessage.said", "ConversationMessage.steer", "KillMsg.run_id", "KillMsg.key"),
     "KillMsg.unless_shared",
 }
-# Values a client meets only if it says that it knows them.
+# Values that only clients that ask for them get.
 OPTIONAL_KINDS = {
     "AgentEventKind": {
         "ASK_USER": 101,
@@ -398,7 +398,7 @@ OPTIONAL_KINDS = {
 
 # ── Reading the descriptors ─────────────────────────────────────────────────────────────────
 
-LAST = 100  # the last number the contract has a say in
+LAST = 100  # the last number that the contract may use
 
 
 def copy_file_proto() -> descriptor_pb2.FileDescriptorProto:
@@ -425,7 +425,7 @@ def spell_type(field: FieldDescriptorProto, message: DescriptorProto) -> str:
 
 
 def list_oneofs(message: DescriptorProto) -> dict[str, set[str]]:
-    """The fields of each oneof, without those protobuf makes up for optional fields."""
+    """The fields of each oneof, without those that protobuf generates for optional fields."""
     members: dict[str, set[str]] = {}
     for field in message.field:
         if field.HasField("oneof_index") and not field.proto3_optional:
@@ -441,7 +441,7 @@ def find_descriptor(name: str) -> Descriptor:
 # ── The contract ────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_transcript_has_as_many_messages_and_fields_as_the_contract_counts() -> None:
+def test_the_copy_has_as_many_messages_and_fields_as_the_contract() -> None:
     assert len(CONTRACT) == 77
     assert sum(len(fields) for fields in CONTRACT.values()) == 232
 
@@ -465,7 +465,7 @@ def test_a_message_is_one_oneof_or_has_none(name: str) -> None:
 
 @pytest.mark.req("wire.envelopes.oneof")
 @pytest.mark.parametrize("kind", [wire.ClientMessage, wire.ServerMessage, wire.StreamEvent])
-def test_setting_a_variant_takes_the_place_of_the_one_before(kind: type[Message]) -> None:
+def test_setting_a_variant_replaces_the_one_before(kind: type[Message]) -> None:
     names = [field.name for field in kind.DESCRIPTOR.fields if field.message_type is not None]
     message = kind()
     for name in names:
@@ -498,7 +498,7 @@ def test_the_messages_are_proto3_in_the_package_of_the_contract() -> None:
     assert (FILE.syntax, FILE.package) == ("proto3", "crabtalk.protocol")
 
 
-# ── What we add ─────────────────────────────────────────────────────────────────────────────
+# ── Our additions ───────────────────────────────────────────────────────────────────────────
 
 
 def list_additions(name: str) -> list[FieldDescriptor]:
@@ -521,7 +521,7 @@ def test_an_addition_has_a_number_from_101_and_may_be_absent(name: str) -> None:
 
 @pytest.mark.req("wire.additions.optional")
 def test_a_turn_has_no_event_the_contract_does_not_know() -> None:
-    """An event is not optional to a client: one it cannot name would be an empty one."""
+    """Events are not optional: one that a client does not know would look empty to it."""
     events = wire.StreamEvent.DESCRIPTOR.oneofs_by_name["event"].fields
     assert {field.name for field in events} == set(STREAM_EVENT)
 
@@ -530,7 +530,7 @@ def test_a_turn_has_no_event_the_contract_does_not_know() -> None:
 
 
 def build_contract_pool() -> DescriptorPool:
-    """Our file with every addition taken out of it, as an older client has compiled it."""
+    """Our file without the additions, as an older client has compiled it."""
     file = copy_file_proto()
     del file.message_type[:], file.enum_type[:]
     file.enum_type.extend(enum for enum in FILE.enum_type if enum.name in ENUMS)
@@ -566,9 +566,9 @@ def find_older_descriptor(name: str) -> Descriptor:
 
 
 def make_samples(descriptor: Descriptor, last: int) -> list[Message]:
-    """Messages with something in every field up to the number `last`, all the way down.
+    """Messages with a value in every field up to the number `last`, nested ones included.
 
-    One message, or one for each variant of the contract where a message can hold only one.
+    One message, or one for each variant of the contract if the message is a oneof.
     """
     kind = GetMessageClass(descriptor)
     if descriptor.name in ONEOFS:
@@ -579,7 +579,7 @@ def make_samples(descriptor: Descriptor, last: int) -> list[Message]:
 
 
 def make_content(field: FieldDescriptor, last: int) -> Any:
-    """Something for `field`, in the form a message's constructor takes."""
+    """A value for `field`, in the form that a message's constructor takes."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return {"key": "value"}
     if field.message_type is not None:
@@ -588,7 +588,7 @@ def make_content(field: FieldDescriptor, last: int) -> Any:
         values = [f"{field.name} {field.number}"]
     elif field.type == FieldDescriptor.TYPE_BYTES:
         values = [b"\x00\xff"]
-    else:  # a number of any kind, bool and enum included
+    else:  # any number, including bool and enum
         values = [1]
     return values * 2 if field.is_repeated else values[0]
 
@@ -610,7 +610,7 @@ def test_an_older_client_reads_the_same_with_and_without_the_additions(name: str
 
 @pytest.mark.req("wire.additions.optional")
 @pytest.mark.parametrize("name", AMENDED)
-def test_an_older_client_that_passes_a_message_on_keeps_the_additions(name: str) -> None:
+def test_an_older_client_that_forwards_a_message_keeps_the_additions(name: str) -> None:
     (sent,) = make_samples(find_descriptor(name), EVERYTHING)
     assert {field.name for field, _ in sent.ListFields()} > set(CONTRACT[name])
     read = GetMessageClass(find_older_descriptor(name)).FromString(sent.SerializeToString())
@@ -619,7 +619,7 @@ def test_an_older_client_that_passes_a_message_on_keeps_the_additions(name: str)
 
 @pytest.mark.req("wire.additions.optional")
 @each_message
-def test_a_message_from_an_older_client_is_read_with_every_addition_absent(name: str) -> None:
+def test_a_message_from_an_older_client_has_no_additions(name: str) -> None:
     kind = GetMessageClass(find_descriptor(name))
     sent = make_samples(find_older_descriptor(name), LAST)
     for message, expected in zip(sent, make_samples(find_descriptor(name), LAST), strict=True):
@@ -630,7 +630,7 @@ def test_a_message_from_an_older_client_is_read_with_every_addition_absent(name:
 
 @pytest.mark.req("wire.additions.optional")
 @pytest.mark.parametrize("name", ["ClientMessage", "ServerMessage"])
-def test_a_variant_the_contract_does_not_know_is_an_empty_message_to_an_older_peer(
+def test_an_older_peer_reads_an_unknown_variant_as_an_empty_message(
     name: str,
 ) -> None:
     for field in list_additions(name):

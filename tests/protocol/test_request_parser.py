@@ -1,4 +1,4 @@
-"""Parts: what a frame has in it, counted in slices before any of it is made."""
+"""request_parser: fields and messages of a request are counted in slices before parsing."""
 
 from contextlib import suppress
 
@@ -19,7 +19,7 @@ from crabtalk.protocol import (
 
 
 def read_request(payload: bytes | bytearray) -> tuple[wire.ClientMessage, int]:
-    """The request, and how often others had their turn."""
+    """The request, and how often the parser paused."""
     slices, pauses = parse_request_in_slices(payload), 0
     while True:
         try:
@@ -30,7 +30,7 @@ def read_request(payload: bytes | bytearray) -> tuple[wire.ClientMessage, int]:
 
 
 def is_refused(payload: bytes | bytearray) -> bool:
-    """For what it is made of, and not because it is no request."""
+    """Whether it is refused for its number of parts or a group; not for being no request."""
     try:
         read_request(payload)
     except RequestError:
@@ -60,57 +60,59 @@ def encode_memory(*entries: wire.MemoryEntry) -> bytes:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_parser, "PARTS_PER_SLICE", 1)
     monkeypatch.setattr(request_parser, "MAX_PARTS", 20)
     monkeypatch.setattr(request_parser, "MAX_MESSAGES", 5)
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every field is a piece."""
+def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes every field a piece of its own."""
     monkeypatch.setattr(request_parser, "PARTS_PER_SLICE", 1)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("low_limits")
 @pytest.mark.req("bounds.parts")
-def test_texts_within_a_message_within_a_request_are_counted() -> None:
-    # The request, its agent, the entry.
+def test_texts_of_a_nested_message_are_counted() -> None:
+    # The other three parts are the request, its agent and the entry.
     assert not is_refused(encode_memory(wire.MemoryEntry(aliases=[""] * 17)))
     assert is_refused(encode_memory(wire.MemoryEntry(aliases=[""] * 18)))
     assert is_refused(encode_memory(*[wire.MemoryEntry(aliases=[""] * 9)] * 2))
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("low_limits")
 @pytest.mark.req("bounds.parts")
-def test_messages_are_counted_by_themselves() -> None:
+def test_messages_have_a_limit_of_their_own() -> None:
     assert not is_refused(encode_memory(*[wire.MemoryEntry()] * 4))
     assert is_refused(encode_memory(*[wire.MemoryEntry()] * 5))
 
 
 @pytest.mark.req("bounds.parts")
-def test_as_many_as_there_may_be_are_not_one_too_many() -> None:
-    entry = wire.MemoryEntry(aliases=[""] * 99)  # a hundred with itself
-    most = request_parser.MAX_PARTS // 100
-    rest = request_parser.MAX_PARTS % 100 + 100 - 3  # the request, its agent, the entry
-    read_request(encode_memory(*[entry] * (most - 1), wire.MemoryEntry(aliases=[""] * rest)))
+def test_exactly_as_many_parts_as_allowed_are_accepted() -> None:
+    entry = wire.MemoryEntry(aliases=[""] * 99)  # a hundred parts with the entry itself
+    count = request_parser.MAX_PARTS // 100
+    remaining = (
+        request_parser.MAX_PARTS % 100 + 100 - 3
+    )  # minus the request, its agent and the entry
+    read_request(encode_memory(*[entry] * (count - 1), wire.MemoryEntry(aliases=[""] * remaining)))
     with pytest.raises(TooLargeError, match=f"more than {request_parser.MAX_PARTS} fields in all"):
         read_request(
-            encode_memory(*[entry] * (most - 1), wire.MemoryEntry(aliases=[""] * (rest + 1)))
+            encode_memory(*[entry] * (count - 1), wire.MemoryEntry(aliases=[""] * (remaining + 1)))
         )
 
 
 @pytest.mark.req("bounds.parts")
-def test_one_message_may_not_have_all_of_them() -> None:
-    most = wire.MemoryEntry(aliases=[""] * request_parser.MAX_PARTS_PER_MESSAGE)
-    read_request(encode_memory(most, most))
-    most.aliases.append("")
+def test_one_message_may_not_have_all_the_parts() -> None:
+    largest = wire.MemoryEntry(aliases=[""] * request_parser.MAX_PARTS_PER_MESSAGE)
+    read_request(encode_memory(largest, largest))
+    largest.aliases.append("")
     with pytest.raises(TooLargeError, match="more than 10000 fields in one of its messages"):
-        read_request(encode_memory(most))
+        read_request(encode_memory(largest))
 
 
 @pytest.mark.req("bounds.parts")
-def test_there_is_a_pause_after_each_slice_that_is_counted_and_each_that_is_read() -> None:
+def test_parsing_pauses_after_each_slice_counted_and_each_slice_parsed() -> None:
     payload = encode_memory(*[wire.MemoryEntry(name="n", content="c")] * 50_000)
     request, pauses = read_request(payload)
     assert len(request.replace_memory.entries) == 50_000
@@ -119,7 +121,7 @@ def test_there_is_a_pause_after_each_slice_that_is_counted_and_each_that_is_read
 
 
 @pytest.mark.req("bounds.parts")
-def test_as_many_entries_as_a_memory_may_hold_with_two_aliases_each_are_not_too_much() -> None:
+def test_a_full_memory_with_two_aliases_per_entry_is_accepted() -> None:
     entry = wire.MemoryEntry(
         number=70_000, name="n" * 20, kind="note", content="c" * 80, created_at=1_800_000_000
     )
@@ -128,20 +130,20 @@ def test_as_many_entries_as_a_memory_may_hold_with_two_aliases_each_are_not_too_
 
 
 @pytest.mark.req("bounds.parts")
-@pytest.mark.parametrize("around", [b"", b"\xda\x06\x02"])  # in the request, in what it asks for
-def test_a_group_is_called_what_it_is(around: bytes) -> None:
+@pytest.mark.parametrize("prefix", [b"", b"\xda\x06\x02"])  # in the request, in its message
+def test_a_group_is_refused_as_a_group(prefix: bytes) -> None:
     with pytest.raises(BadRequestError, match="has a group"):
-        read_request(around + b"\x0b\x0c")
+        read_request(prefix + b"\x0b\x0c")
 
 
 @pytest.mark.parametrize("kind", [4, 6, 7])
-def test_what_is_of_no_kind_there_is_is_left_to_whoever_reads_it(kind: int) -> None:
+def test_an_unknown_wire_type_is_left_to_protobuf(kind: int) -> None:
     payload = bytes([8 + kind, 0])
     assert read_in_pieces(payload) is read_whole(payload) is None
 
 
 @given(st.binary())
-def test_any_bytes_are_what_they_are_read_as_whole(payload: bytes) -> None:
+def test_any_bytes_are_parsed_as_they_are_in_one_piece(payload: bytes) -> None:
     with suppress(RequestError):
         assert read_in_pieces(payload) == read_whole(payload)
 
@@ -170,21 +172,21 @@ REQUESTS = st.one_of(
 )
 
 
-@pytest.mark.usefixtures("tiny")
+@pytest.mark.usefixtures("small_slices")
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(REQUESTS, max_size=4), st.data())
-def test_a_request_in_pieces_is_the_request_however_it_is_damaged(
+def test_a_request_in_pieces_is_parsed_as_in_one_piece_even_if_damaged(
     requests: list[wire.ClientMessage], data: st.DataObject
 ) -> None:
-    """Several in one payload are one, too: of fields that exclude each other the last is meant."""
+    """Several requests in one payload count as one: of the fields of a oneof the last wins."""
     payload = bytearray(b"".join(request.SerializeToString() for request in requests))
     assert read_in_pieces(bytes(payload)) == read_whole(bytes(payload))
-    for place in data.draw(st.lists(st.integers(0, max(0, len(payload) - 1)), max_size=3)):
-        payload[place : place + 1] = data.draw(st.binary(max_size=2))
+    for position in data.draw(st.lists(st.integers(0, max(0, len(payload) - 1)), max_size=3)):
+        payload[position : position + 1] = data.draw(st.binary(max_size=2))
     with suppress(RequestError):
         assert read_in_pieces(bytes(payload)) == read_whole(bytes(payload))
 
 
 @given(st.lists(ENTRIES, max_size=5))
-def test_a_request_is_refused_for_nothing_else(entries: list[wire.MemoryEntry]) -> None:
+def test_a_request_is_refused_for_no_other_reason(entries: list[wire.MemoryEntry]) -> None:
     assert not is_refused(encode_memory(*entries))

@@ -1,10 +1,10 @@
-"""Routes: which message answers which request is what the contract says, for every request."""
+"""Routes: every request is answered with the message type that the contract names."""
 
 import pytest
 
 from crabtalk.protocol import ROUTES, ReplyShape, wire
 
-# §1.3 of the contract, in its order: request, then the variant that answers it.
+# §1.3 of the contract, in its order: the request and the variant that answers it.
 CONTRACT = {
     "send": "response",
     "stream": "stream",
@@ -67,7 +67,7 @@ def test_each_request_is_answered_with_the_variant_of_the_contract() -> None:
 
 
 @pytest.mark.req("dispatch.stream_many")
-def test_only_a_turn_streams_to_an_end_and_only_subscriptions_feed_for_ever() -> None:
+def test_only_turns_stream_to_an_end_and_only_subscriptions_are_feeds() -> None:
     shapes = {
         name: route.shape for name, route in ROUTES.items() if route.shape is not ReplyShape.ONE
     }
@@ -86,16 +86,16 @@ def test_a_route_is_found_under_the_name_of_its_request() -> None:
 
 
 @pytest.mark.req("dispatch.server_method_per_request")
-def test_every_request_of_the_wire_has_a_route_and_every_route_a_request() -> None:
+def test_every_request_of_the_protocol_has_a_route_and_every_route_a_request() -> None:
     assert set(ROUTES) == set(REQUESTS)
 
 
-def test_every_reply_of_the_wire_but_the_error_belongs_to_a_route() -> None:
+def test_every_reply_except_the_error_belongs_to_a_route() -> None:
     assert {route.reply for route in ROUTES.values()} == set(REPLIES) - {"error"}
 
 
 @pytest.mark.req("wire.additions.optional")
-def test_a_client_that_knows_only_the_contract_is_never_sent_a_newer_reply() -> None:
+def test_a_client_that_knows_only_the_contract_never_gets_a_newer_reply() -> None:
     newer = {route.request for route in ROUTES.values() if REPLIES[route.reply].number > 100}
     assert newer == {name for name, reply in ADDITIONS.items() if reply not in ("pong", "stream")}
     assert all(REQUESTS[name].number > 100 for name in newer)

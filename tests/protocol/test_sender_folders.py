@@ -1,4 +1,4 @@
-"""The folder of a sender: one each, and always inside the home's folder of files."""
+"""The folder of a sender: a different one for each, always inside the home's folder of files."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from crabtalk.protocol import get_sender_folder
 
 HOME = Path("/srv/home")
 NAME = re.compile(r"[0-9a-z]([0-9a-z-]*[0-9a-z])?")
-ANY = st.text(st.characters(exclude_categories=()), max_size=300)  # halves of characters too
+ANY = st.text(st.characters(exclude_categories=()), max_size=300)  # includes surrogates
 
 
 @pytest.mark.req("trust.sender_folder")
@@ -22,7 +22,7 @@ ANY = st.text(st.characters(exclude_categories=()), max_size=300)  # halves of c
 @example("-rf")
 @example("a\0b")
 @example("x" * 10_000)
-def test_a_folder_is_one_plain_name_inside_the_folder_of_files(sender: str) -> None:
+def test_a_folder_has_one_plain_name_inside_the_folder_of_files(sender: str) -> None:
     folder = get_sender_folder(HOME, sender)
     assert folder.parent == HOME / "files"
     assert NAME.fullmatch(folder.name)

@@ -1,4 +1,4 @@
-"""Server: dispatch leads every request to its method, and every outcome back onto the wire."""
+"""Server: dispatch calls the method of each request, and sends every outcome as a message."""
 
 import asyncio
 import inspect
@@ -37,7 +37,7 @@ each_streaming = pytest.mark.parametrize("route", STREAMING, ids=lambda route: r
 class PayloadServer(Server):
     """Answers any request with `payloads`, then fails with `error` if there is one.
 
-    A unary method returns the first payload. `calls` remembers method and request.
+    A unary method returns the first payload. `calls` records the methods and requests.
     """
 
     def __init__(self, payloads: list[Any], error: Exception | None = None) -> None:
@@ -72,7 +72,7 @@ def find_payload_type(field: FieldDescriptor) -> type[Any]:
 
 
 def make_sample(field: FieldDescriptor, text: str) -> Any:
-    """A payload for `field` with `text` in the first place that has room for some."""
+    """A payload for `field` with `text` in the first field that can hold it."""
     if field.message_type is None:
         return text.encode() if field.type == field.TYPE_BYTES else text
     content: dict[str, Any] = {}
@@ -109,7 +109,7 @@ async def get_only_error(server: Server, message: wire.ClientMessage) -> wire.Er
 
 @pytest.mark.req("dispatch.server_method_per_request")
 @each_route
-def test_each_request_has_a_method_typed_as_the_wire_types_it(route: Route) -> None:
+def test_each_request_has_a_method_with_the_types_of_the_protocol(route: Route) -> None:
     method = getattr(Server, route.request)
     assert list(inspect.signature(method).parameters) == ["self", "request"]
     hints = get_type_hints(method)
@@ -178,7 +178,7 @@ async def test_a_stream_is_answered_with_each_of_its_items_in_order(
 
 
 @pytest.mark.req("dispatch.stream_many")
-async def test_an_item_of_a_stream_is_passed_on_before_the_next_is_made() -> None:
+async def test_an_item_of_a_stream_is_sent_before_the_next_is_made() -> None:
     made: list[str] = []
 
     class Slow(Server):
@@ -198,19 +198,21 @@ OUTCOMES = st.sampled_from([None, NotFoundError, ValueError])
 @pytest.mark.req("dispatch.one_function")
 @given(route=st.sampled_from(list(ROUTES.values())), count=st.integers(1, 4), outcome=OUTCOMES)
 @settings(deadline=None)
-async def test_dispatch_is_answer_with_envelopes(
+async def test_dispatch_is_answer_with_message_wrappers(
     route: Route, count: int, outcome: type[Exception] | None
 ) -> None:
     payloads = [make_sample(REPLIES[route.reply], str(n)) for n in range(count)]
     server = PayloadServer(payloads, outcome("a reason") if outcome else None)
-    bare: list[Any] = [{field: value} async for field, value in server.answer(make_request(route))]
-    assert bare
+    unwrapped: list[Any] = [
+        {field: value} async for field, value in server.answer(make_request(route))
+    ]
+    assert unwrapped
     assert await collect_replies(server, make_request(route)) == [
-        wire.ServerMessage(**one) for one in bare
+        wire.ServerMessage(**fields) for fields in unwrapped
     ]
 
 
-# ── What is not offered ─────────────────────────────────────────────────────────────────────
+# ── Requests that are not offered ───────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("dispatch.unknown_is_error")
@@ -305,7 +307,7 @@ async def test_an_unexpected_exception_is_500_with_its_type_and_logged_with_its_
 
 
 class WaitingServer(Server):
-    """Methods that wait for ever, and remember how far they came."""
+    """Methods that wait for ever, and record how far they got."""
 
     def __init__(self) -> None:
         self.waiting = asyncio.Event()
@@ -363,7 +365,7 @@ async def test_cancelling_the_task_that_waits_on_dispatch_cancels_the_method_at_
 
 @pytest.mark.req("dispatch.cancellation_propagates")
 @pytest.mark.parametrize("entry", ["dispatch", "answer"])
-async def test_closing_the_generator_closes_the_stream_behind_it(entry: str) -> None:
+async def test_closing_the_generator_closes_the_method_behind_it(entry: str) -> None:
     server = WaitingServer()
     generator = getattr(server, entry)(make_request(ROUTES["stream"]))
     await anext(generator)
@@ -381,7 +383,7 @@ async def test_closing_the_generator_before_its_first_item_runs_nothing() -> Non
 
 
 class FailingCleanupServer(Server):
-    """Its stream fails while it cleans up."""
+    """Its stream fails during clean-up."""
 
     def __init__(self) -> None:
         self.waiting = asyncio.Event()
@@ -421,7 +423,7 @@ async def test_a_clean_up_that_fails_does_not_swallow_the_cancellation(
     assert "clean-up failed" in caplog.text
 
 
-async def test_a_method_that_forgets_its_answer_is_a_fault_of_the_server(
+async def test_a_method_without_an_answer_is_an_internal_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Forgetful(Server):
@@ -434,7 +436,7 @@ async def test_a_method_that_forgets_its_answer_is_a_fault_of_the_server(
 
 
 @pytest.mark.parametrize("entry", ["dispatch", "answer"])
-async def test_a_method_whose_work_was_cancelled_by_others_is_answered(entry: str) -> None:
+async def test_a_method_whose_work_is_cancelled_gets_an_answer(entry: str) -> None:
     class Waiter(Server):
         async def send(self, request: wire.SendMsg) -> wire.SendResponse:
             work = asyncio.ensure_future(asyncio.Event().wait())

@@ -1,4 +1,4 @@
-"""The frames of the contract's Appendix A, byte for byte, read and written."""
+"""The frames of the contract's Appendix A, decoded and encoded byte for byte."""
 
 import pytest
 
@@ -54,7 +54,7 @@ Envelope = wire.ClientMessage | wire.ServerMessage
 
 
 def make_test_id(value: object) -> str:
-    """A test id: the variant's name, with the event's on a stream."""
+    """A test id: the variant's name, or the event's for a stream."""
     if isinstance(value, wire.ServerMessage):
         return value.stream.WhichOneof("event") or value.WhichOneof("msg") or "empty"
     return (value.WhichOneof("msg") if isinstance(value, wire.ClientMessage) else None) or "bytes"
@@ -89,6 +89,6 @@ def test_a_reply_without_its_envelope_gives_the_same_vector(
 
 
 @pytest.mark.req("wire.numbers.contract")
-def test_the_vectors_of_the_contract_are_all_here() -> None:
-    """Two equal lines would have become one entry of a table."""
+def test_all_vectors_of_the_contract_are_here() -> None:
+    """Two equal vectors would be a single dict entry."""
     assert (len(REQUESTS), len(REPLIES)) == (6, 6)

@@ -1,4 +1,4 @@
-"""Wire-level normaliser: rewrites the few values of a ServerMessage that differ from run to run.
+"""Normaliser: rewrites the few values of a ServerMessage that differ from run to run.
 
 It works on bytes and field numbers and knows no message types, so field order, presence, unknown
 fields and encodings all count when two frames are compared. A path is the field numbers from the
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
 
-# Strings that a daemon makes up or reads off a clock. The value becomes "?"; that the field is
-# there, and where, still counts.
+# Strings that a daemon generates or takes from a clock. The value becomes "?"; the presence and
+# position of the field still count.
 REPLACED_FIELDS = {
     "4.1.101": "stream.start.run_id",
     "4.8.101": "stream.ask_user.ask_id",
@@ -27,7 +27,7 @@ REPLACED_FIELDS = {
     "104.1.3": "archive_list.archives.archived_at",
     "105.1.6": "memory_hits.hits.created_at",
 }
-# Numbers off a clock. Protobuf leaves a zero out, so the field is removed.
+# Numbers from a clock. Protobuf omits a zero, so the field is removed.
 REMOVED_FIELDS = {
     "4.5.3": "stream.tool_result.duration_ms",
     "5.1.4": "active_conversations.conversations.alive_secs",
@@ -35,8 +35,8 @@ REMOVED_FIELDS = {
     "20.1": "stats.uptime_secs",
     "106.1.6": "memory_page.entries.created_at",
 }
-# Scores. The index keeps them in four bytes, and messages it has not committed yet are scored in
-# eight, so the last digits depend on when it committed: five decimal places count.
+# Scores. The index computes them in four bytes, and uncommitted messages are scored in eight, so
+# the last digits depend on the time of the commit: five decimal places count.
 ROUNDED_FIELDS = {
     "102.1.5": "session_hits.hits.score",
     "105.1.5": "memory_hits.hits.score",
@@ -49,7 +49,7 @@ PARENT_FIELDS = {
 
 
 def normalise_payload(payload: bytes, path: str = "") -> bytes:
-    """Rewrite the values above in the payload of a frame. Raises ValueError if it is cut."""
+    """Rewrite the values above in the payload of a frame. Raises ValueError if it is truncated."""
     out = bytearray()
     for number, kind, start, value, end in iterate_fields(payload):
         here = f"{path}.{number}" if path else str(number)

@@ -1,8 +1,8 @@
-"""Records exchanges: `python -m tests.protocol_recordings.recorder` writes exchanges/*.json anew.
+"""Records exchanges: `python -m tests.protocol_recordings.recorder` rewrites exchanges/*.json.
 
-Run it on the commit whose protocol is to be kept, never to make a failing replay pass. The files
-were recorded from commit e1b208b. Each step of a file has what was sent as hex, or the answers as
-hex after `normaliser`, and the same in words for people who read a difference.
+Run it on the commit whose protocol must be preserved, never to make a failing replay pass. The
+files were recorded from commit e1b208b. Each step of a file has the bytes sent as hex, or the
+answers as hex after `normaliser`, and the same as text for people who read a difference.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ EXCHANGES = Path(__file__).parent / "exchanges"
 
 
 async def record_scenario(steps: list[ScenarioStep], path: Path) -> list[dict[str, Any]]:
-    async with start_recording_daemon(path) as stage:
-        return [recorded for step in steps for recorded in await record_step(stage, step)]
+    async with start_recording_daemon(path) as daemon:
+        return [recorded for step in steps for recorded in await record_step(daemon, step)]
 
 
-async def record_step(stage: RecordingDaemon, step: ScenarioStep) -> list[dict[str, Any]]:
+async def record_step(daemon: RecordingDaemon, step: ScenarioStep) -> list[dict[str, Any]]:
     if isinstance(step, ActionStep):
-        await stage.perform(step.action)
+        await daemon.perform(step.action)
         return [{"do": step.action}]
     recorded: list[dict[str, Any]] = []
-    connection = await stage.connection(step.on)
+    connection = await daemon.connection(step.on)
     if isinstance(step, SendStep):
         is_raw = isinstance(step.message, bytes)
         data = step.message if isinstance(step.message, bytes) else encode_frame(step.message)
@@ -73,7 +73,7 @@ def is_last(message: wire.ServerMessage, until: str) -> bool:
     """Whether this frame is the last to read.
 
     "answer" is a whole answer, "one" a single frame, "done" the feed's element that ends a run,
-    "close" the end of the connection, and any other word a stream event of that name.
+    "close" the end of the connection, and any other value the name of a stream event.
     """
     event = message.stream.WhichOneof("event")
     match until:

@@ -1,6 +1,6 @@
-"""Stage: a daemon with a scripted model, and named connections that carry raw frames to it.
+"""RecordingDaemon: a daemon with a scripted model, and named connections for raw frames.
 
-Recorder and replay use the same stage, so that the only difference between them is the daemon.
+Recorder and replay both use it, so that they differ only in the daemon's code.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ AGENTS = {
 
 
 class RawConnection:
-    """One socket. Sends bytes as they are and reads whole frames."""
+    """One socket: sends raw bytes and reads whole frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -46,7 +46,7 @@ class RawConnection:
 
 
 class RecordingDaemon:
-    """Connections are opened when they are first used, over `transport` ("unix" or "tcp")."""
+    """Connections are opened on first use, over `transport` ("unix" or "tcp")."""
 
     def __init__(self, daemon: InProcessDaemon, port: int, transport: str) -> None:
         self._daemon = daemon
@@ -55,7 +55,7 @@ class RecordingDaemon:
         self._connections: dict[str, RawConnection] = {}
 
     async def connection(self, name: str) -> RawConnection:
-        """Connections whose name starts with `tcp` go over TCP and must greet by themselves."""
+        """Connections whose name starts with `tcp` use TCP and must send their own hello."""
         if name not in self._connections:
             self._connections[name] = await self._connect(name)
         return self._connections[name]
@@ -97,8 +97,8 @@ async def start_recording_daemon(
     ) as daemon:
         sock = listen_tcp(TcpAddress(port=0))
         daemon.listener.open(sock, ListenOptions("tcp", token=TOKEN))
-        stage = RecordingDaemon(daemon, sock.getsockname()[1], transport)
+        recording = RecordingDaemon(daemon, sock.getsockname()[1], transport)
         try:
-            yield stage
+            yield recording
         finally:
-            stage.close()
+            recording.close()

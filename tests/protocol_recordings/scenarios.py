@@ -1,6 +1,6 @@
-"""Scenarios: what clients say, one scenario a recording. Every request of the protocol is in one.
+"""Scenarios: what clients send, one scenario per recording. They cover every request.
 
-Only the recorder reads this module. A recording holds the bytes, so a replay sends what was
+Only the recorder imports this module. A recording contains the bytes, so a replay sends what was
 recorded even after the proto file has changed.
 """
 
@@ -15,7 +15,7 @@ from .recording_daemon import TOKEN
 
 @dataclass(frozen=True, slots=True)
 class SendStep:
-    """Sends a message, or raw bytes, and reads until `until` (see `record.is_last`)."""
+    """Sends a message, or raw bytes, and reads until `until` (see `recorder.is_last`)."""
 
     message: wire.ClientMessage | bytes
     until: str = "answer"
@@ -24,7 +24,7 @@ class SendStep:
 
 @dataclass(frozen=True, slots=True)
 class ReadStep:
-    """Reads on without sending."""
+    """Reads without sending."""
 
     until: str
     on: str = "main"
@@ -32,7 +32,7 @@ class ReadStep:
 
 @dataclass(frozen=True, slots=True)
 class ActionStep:
-    """Something on the stage, such as `release the model`."""
+    """An action of RecordingDaemon, such as `release the model`."""
 
     action: str
 
@@ -62,8 +62,10 @@ def make_send(content: str, **fields: Any) -> SendStep:
     return make_request("send", wire.SendMsg(agent="crab", content=content, **fields))
 
 
+# An agent, or a sender, that does not exist. The recordings contain this name.
+MISSING = "nobody"
 NOTE = wire.MemoryEntry(number=1, name="tide", kind="note", content="High tide is at noon.")
-# The handle of the pair (crab, user). It is made of their names and a hash of them.
+# The handle of the pair (crab, user): their names and a hash of them.
 HANDLE = "crab-user-a29b1b296a"
 QUESTION = {
     "questions": [
@@ -112,7 +114,7 @@ SCENARIOS: dict[str, list[ScenarioStep]] = {
     "agents": [
         make_request("list_agents"),
         make_request("get_agent", wire.GetAgentMsg(name="crab")),
-        make_request("get_agent", wire.GetAgentMsg(name="nobody")),
+        make_request("get_agent", wire.GetAgentMsg(name=MISSING)),
         make_request(
             "create_agent", wire.CreateAgentMsg(name="new", config="{}", prompt="You are new.")
         ),
@@ -127,7 +129,7 @@ SCENARIOS: dict[str, list[ScenarioStep]] = {
         make_request("explain_agent", wire.ExplainAgentMsg(agent="crab")),
         make_request("list_mcps", wire.ListMcpsMsg()),
         make_request("delete_mcp", wire.DeleteMcpMsg(agent="crab", name="none")),
-        make_request("upsert_mcp", wire.UpsertMcpMsg(agent="nobody", config="{}")),
+        make_request("upsert_mcp", wire.UpsertMcpMsg(agent=MISSING, config="{}")),
         make_request("upsert_mcp", wire.UpsertMcpMsg(agent="crab", config="not JSON")),
     ],
     "turns": [
@@ -139,7 +141,7 @@ SCENARIOS: dict[str, list[ScenarioStep]] = {
         make_stream("!nothing"),
         make_stream("!status 400 refused by the model"),
         make_stream("  "),
-        make_stream("!say x", agent="nobody"),
+        make_stream("!say x", agent=MISSING),
         make_stream("!say x", cwd="/no/such/directory"),
         make_stream("!say x", tool_choice="no such tool"),
         make_stream("!say x", mode="no such mode"),
@@ -203,21 +205,21 @@ SCENARIOS: dict[str, list[ScenarioStep]] = {
         make_stream("!say two"),
         make_request("list_conversations", wire.ListConversationsMsg(agent="crab")),
         make_request("set_title", wire.SetTitleMsg(agent="crab", title="Numbers")),
-        make_request("set_title", wire.SetTitleMsg(agent="crab", sender="nobody", title="x")),
+        make_request("set_title", wire.SetTitleMsg(agent="crab", sender=MISSING, title="x")),
         make_request("set_mode", wire.SetModeMsg(agent="crab", mode="ask")),
         make_request("set_mode", wire.SetModeMsg(agent="crab")),
         make_request("set_mode", wire.SetModeMsg(agent="crab", mode="")),
         make_request("set_mode", wire.SetModeMsg(agent="crab", mode="no such mode")),
         make_request("list_messages", wire.ListMessagesMsg(agent="crab", offset=1, limit=2)),
-        make_request("list_messages", wire.ListMessagesMsg(agent="crab", sender="nobody")),
+        make_request("list_messages", wire.ListMessagesMsg(agent="crab", sender=MISSING)),
         make_request("search_sessions", wire.SearchSessionsMsg(query="two")),
         make_request("search_sessions", wire.SearchSessionsMsg(query="absent")),
         make_request("get_conversation_history", wire.GetConversationHistoryMsg(file_path=HANDLE)),
         make_request("compact", wire.CompactMsg(agent="crab", sender="user")),
         make_request("get_conversation_history", wire.GetConversationHistoryMsg(file_path=HANDLE)),
-        make_request("compact", wire.CompactMsg(agent="crab", sender="nobody")),
+        make_request("compact", wire.CompactMsg(agent="crab", sender=MISSING)),
         make_request("list_archives", wire.ListArchivesMsg(agent="crab")),
-        make_request("list_archives", wire.ListArchivesMsg(agent="crab", sender="nobody")),
+        make_request("list_archives", wire.ListArchivesMsg(agent="crab", sender=MISSING)),
         make_stream("!say three"),
         make_request("compact", wire.CompactMsg(agent="crab", sender="user", fresh=True)),
         make_request("list_active_conversations", wire.ListActiveConversationsMsg()),
@@ -230,18 +232,18 @@ SCENARIOS: dict[str, list[ScenarioStep]] = {
         make_request("replace_memory", wire.ReplaceMemoryMsg(agent="crab", entries=[NOTE])),
         make_request("list_memory", wire.ListMemoryMsg(agent="crab")),
         make_request("list_memory", wire.ListMemoryMsg(agent="crab", name="tide")),
-        make_request("list_memory", wire.ListMemoryMsg(agent="nobody")),
+        make_request("list_memory", wire.ListMemoryMsg(agent=MISSING)),
         make_request("search_memory", wire.SearchMemoryMsg(agent="crab", query="tide")),
-        make_request("search_memory", wire.SearchMemoryMsg(agent="nobody", query="tide")),
+        make_request("search_memory", wire.SearchMemoryMsg(agent=MISSING, query="tide")),
     ],
     "events": [
         make_request("subscribe_event", wire.SubscribeEventMsg(source="bell", target_agent="crab")),
         make_request("subscribe_event", wire.SubscribeEventMsg(source="", target_agent="crab")),
         make_request(
-            "subscribe_event", wire.SubscribeEventMsg(source="bell", target_agent="nobody")
+            "subscribe_event", wire.SubscribeEventMsg(source="bell", target_agent=MISSING)
         ),
         make_request("list_subscriptions"),
-        make_request("publish_event", wire.PublishEventMsg(source="nobody hears", payload="x")),
+        make_request("publish_event", wire.PublishEventMsg(source=f"{MISSING} hears", payload="x")),
         make_request("unsubscribe_event", wire.UnsubscribeEventMsg(id=1)),
         make_request("unsubscribe_event", wire.UnsubscribeEventMsg(id=1)),
         make_request("list_subscriptions"),

@@ -1,7 +1,7 @@
-"""Old clients see the bytes they always saw: exchanges recorded at e1b208b, replayed here.
+"""Old clients get the same bytes as ever: exchanges recorded at e1b208b are replayed here.
 
-A recording is sent byte for byte by a client that waits for each answer, and every frame that comes
-back must be the recorded one, after the documented values of `normaliser` were rewritten.
+A client that waits for each answer sends a recording byte for byte. Every frame it gets must be the
+recorded one, after the documented values of `normaliser` were rewritten.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from .normaliser import REMOVED_FIELDS, REPLACED_FIELDS, ROUNDED_FIELDS, normali
 from .recording_daemon import RecordingDaemon, start_recording_daemon
 
 EXCHANGES = sorted((Path(__file__).parent / "exchanges").glob("*.json"))
-# Requests that the protocol had when the exchanges were recorded.
+# The number of requests in the protocol when the exchanges were recorded.
 REQUESTS_THEN = 43
 PING = encode_frame(wire.ClientMessage(ping=wire.Ping()))
 PONG = wire.ServerMessage(pong=wire.Pong()).SerializeToString()
@@ -34,48 +34,48 @@ def load_recording(path: Path) -> dict[str, Any]:
 @pytest.mark.req("wire.recorded_exchanges")
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 @pytest.mark.parametrize("path", EXCHANGES, ids=lambda path: path.stem)
-async def test_a_client_that_waits_sees_the_recorded_bytes(
+async def test_a_client_that_waits_for_answers_gets_the_recorded_bytes(
     path: Path, transport: str, tmp_path: Path
 ) -> None:
     steps = load_recording(path)["steps"]
-    async with start_recording_daemon(tmp_path, transport) as stage:
+    async with start_recording_daemon(tmp_path, transport) as daemon:
         for step in steps:
-            await replay_step(stage, step)
-        await expect_nothing_more(stage, steps)
+            await replay_step(daemon, step)
+        await expect_nothing_more(daemon, steps)
 
 
-async def replay_step(stage: RecordingDaemon, step: dict[str, Any]) -> None:
+async def replay_step(daemon: RecordingDaemon, step: dict[str, Any]) -> None:
     if "do" in step:
-        await stage.perform(step["do"])
+        await daemon.perform(step["do"])
         return
-    connection = await stage.connection(step["on"])
+    connection = await daemon.connection(step["on"])
     if "send" in step:
         connection.send(bytes.fromhex(step["send"]))
         return
     for expected, words in zip(step["receive"], step["words"], strict=True):
         payload = await connection.receive()
         assert payload is not None, f"the daemon closed the connection before: {words}"
-        got = normalise_payload(payload)
-        shown = wire.ServerMessage.FromString(got)
-        assert got == normalise_payload(bytes.fromhex(expected)), (
-            f"recorded:\n{words}\nnow:\n{shown}"
+        normalised = normalise_payload(payload)
+        message = wire.ServerMessage.FromString(normalised)
+        assert normalised == normalise_payload(bytes.fromhex(expected)), (
+            f"recorded:\n{words}\nnow:\n{message}"
         )
     if step["then_closed"]:
         assert await connection.receive() is None
 
 
-async def expect_nothing_more(stage: RecordingDaemon, steps: list[dict[str, Any]]) -> None:
-    """The next frame on a connection that is still open is the answer to a ping, and no other."""
+async def expect_nothing_more(daemon: RecordingDaemon, steps: list[dict[str, Any]]) -> None:
+    """The next frame on each connection that is still open is the answer to a ping."""
     closed = {step["on"] for step in steps if step.get("then_closed")}
     for name in {step["on"] for step in steps if "on" in step} - closed:
         if not name.endswith("feed"):
-            connection = await stage.connection(name)
+            connection = await daemon.connection(name)
             connection.send(PING)
             assert await connection.receive() == PONG
 
 
 @pytest.mark.req("wire.recorded_exchanges")
-def test_every_request_of_the_protocol_then_is_in_a_recording() -> None:
+def test_every_request_of_that_protocol_is_in_a_recording() -> None:
     sent = set()
     for path in EXCHANGES:
         for step in load_recording(path)["steps"]:
@@ -97,7 +97,7 @@ def test_the_normaliser_names_fields_that_exist() -> None:
             descriptor = descriptor.fields_by_number[int(number)].message_type
 
 
-def test_the_normaliser_rewrites_only_what_it_names() -> None:
+def test_the_normaliser_rewrites_only_its_fields() -> None:
     first = wire.ServerMessage(
         stream=wire.StreamEvent(start=wire.StreamStart(agent="crab", run_id="a"))
     )
@@ -128,14 +128,14 @@ def test_the_normaliser_notices_an_unknown_field() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_the_normaliser_keeps_what_it_does_not_name(content: bytes) -> None:
+def test_the_normaliser_keeps_all_other_fields(content: bytes) -> None:
     payload = wire.ServerMessage(extension=content).SerializeToString()
     assert normalise_payload(payload) == payload
 
 
 async def test_a_changed_byte_fails_the_replay(tmp_path: Path) -> None:
     step = {"on": "main", "receive": ["1201"], "words": ["changed"], "then_closed": False}
-    async with start_recording_daemon(tmp_path) as stage:
-        await replay_step(stage, {"on": "main", "send": PING.hex()})
+    async with start_recording_daemon(tmp_path) as daemon:
+        await replay_step(daemon, {"on": "main", "send": PING.hex()})
         with pytest.raises((AssertionError, ValueError)):
-            await asyncio.wait_for(replay_step(stage, step), 10)
+            await asyncio.wait_for(replay_step(daemon, step), 10)

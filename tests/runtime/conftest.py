@@ -1,4 +1,4 @@
-"""Storage of every kind, and runtimes that are closed when the test is over."""
+"""Fixtures: every storage backend, and runtimes that are closed at the end of the test."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,8 +12,8 @@ from tests.storage.backends import BACKENDS, open_backend
 
 @pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Storage]:
-    async with open_backend(request.param, tmp_path, request) as made:
-        yield made
+    async with open_backend(request.param, tmp_path, request) as backend:
+        yield backend
 
 
 @pytest.fixture

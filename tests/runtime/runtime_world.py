@@ -1,5 +1,5 @@
-"""What an engine needs beside a model: storage that can be watched and made to fail, tools that do
-as a test says, a clock that stands still."""
+"""Test doubles for the engine: storage that records appends and fails on demand, scripted tools,
+and a stopped clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -39,7 +39,7 @@ ToolFunction = Callable[[ToolDispatch], Awaitable[str]]
 
 
 class StoppedClock(Clock):
-    """Everything happens at once, and runs are numbered."""
+    """Time stands still, and run ids are numbered."""
 
     def __init__(self) -> None:
         self._runs = 0
@@ -56,7 +56,7 @@ class StoppedClock(Clock):
 
 
 class ScriptedTools(Hook):
-    """Each tool is a coroutine function of the test's. Hears every event of every run."""
+    """Each tool is a coroutine function of the test. Records every event of every run."""
 
     def __init__(self, **tools: ToolFunction) -> None:
         self._tools = tools
@@ -69,13 +69,13 @@ class ScriptedTools(Hook):
         self.events.append(event)
 
     def dispatch(self, call: ToolDispatch) -> Awaitable[str] | None:
-        carry = self._tools.get(call.name)
-        return carry(call) if carry is not None else None
+        tool = self._tools.get(call.name)
+        return tool(call) if tool is not None else None
 
 
 class WatchedStorage(MemoryStorage):
-    """Appends are counted from 0: those in `failing` fail, those in `gates` wait at theirs. Notes
-    in `journal` whose messages were kept."""
+    """Counts appends from 0: those in `failing_appends` fail, those in `append_gates` wait at their
+    gate. `journal` has the roles of the messages in each append."""
 
     def __init__(self, *agents: Agent) -> None:
         super().__init__(*agents)
@@ -93,14 +93,14 @@ class WatchedStorage(MemoryStorage):
         if number in self.failing_appends:
             raise StorageError("the disk is full; make room")
         await super().append(pair, records, create=create)
-        said = [r.message.role for r in records if isinstance(r, MessageRecord)]
-        if said:
-            self.journal.append(f"{', '.join(said)} kept")
+        roles = [r.message.role for r in records if isinstance(r, MessageRecord)]
+        if roles:
+            self.journal.append(f"{', '.join(roles)} stored")
         self.event_records += [record for record in records if isinstance(record, EventRecord)]
 
 
 class YieldingStorage(MemoryStorage):
-    """Gives others a moment before and after whatever it does."""
+    """Lets other tasks run before and after each load and append."""
 
     async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
         await run_ready_tasks(1)
@@ -115,13 +115,13 @@ class YieldingStorage(MemoryStorage):
 
 
 async def run_ready_tasks(number: int) -> None:
-    """Everybody else who is ready has their turn, that many times."""
+    """Lets all other ready tasks run, that many times."""
     for _ in range(number):
         await asyncio.sleep(0)
 
 
 class RuntimeWorld:
-    """Makes runtimes, and closes them when the test is over."""
+    """Creates runtimes, and closes them at the end of the test."""
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
@@ -156,7 +156,6 @@ class RuntimeWorld:
 
 
 async def collect_events(events: AsyncIterator[Event]) -> list[Event]:
-    """All events there are."""
     async with asyncio.timeout(TEST_TIMEOUT):
         return [event async for event in events]
 
@@ -167,7 +166,7 @@ async def wait_for_done(run: Run) -> Done:
 
 
 async def read_history(storage: Storage, pair: Pair = PAIR) -> list[Message]:
-    """The history as storage has it."""
+    """The messages of a conversation in storage."""
     stored = await storage.read_conversation(pair)
     return [record.message for record in stored.messages] if stored is not None else []
 

@@ -1,8 +1,8 @@
-"""A model that says what a test wrote down, and remembers what it was asked.
+"""A model provider that gives scripted answers and records its requests.
 
-An answer is what happens in it, in order: a chunk is sent, an error raised, a gate waited for. A
-text stands for the answer that is just that. Like a strict vendor it refuses a history in which
-calls and results do not match, so every test that uses it shows that ours never is one.
+An answer is a list of steps, executed in order: a chunk is sent, an error raised, a gate waited
+for. A string is short for an answer with that text. Like a strict vendor the provider refuses a
+history in which calls and results do not match, so every test with it checks our histories.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from crabtalk.model import (
     Usage,
 )
 
-# No test waits longer for anything.
+# Seconds that a test waits for anything, at most.
 TEST_TIMEOUT = 5
 
 
 class Gate:
-    """A place where something stops until the test lets it go on."""
+    """Stops a task until the test opens the gate."""
 
     def __init__(self) -> None:
         self._reached = asyncio.Event()
@@ -51,23 +51,23 @@ ScriptedAnswer = str | Sequence[AnswerStep]
 
 
 def answer_with_text(*pieces: str, usage: Usage | None = None) -> list[AnswerStep]:
-    """Text in pieces, and at the end what it cost."""
+    """Steps that send text in pieces, and its usage at the end."""
     return [*(Chunk(text=piece) for piece in pieces), Chunk(finish="stop", usage=usage)]
 
 
 def answer_with_calls(
-    *wanted: ToolCall, text: str = "", usage: Usage | None = None
+    *calls: ToolCall, text: str = "", usage: Usage | None = None
 ) -> list[AnswerStep]:
-    """Calls as they come over a wire: names first, arguments after them, each in its own chunk."""
+    """Steps that send calls as a vendor does: the name and then the arguments, in two chunks."""
     steps: list[AnswerStep] = [Chunk(text=text)] if text else []
-    for index, call in enumerate(wanted):
+    for index, call in enumerate(calls):
         steps.append(Chunk(tool_calls=(ToolCallDelta(index, call.id, call.name),)))
         steps.append(Chunk(tool_calls=(ToolCallDelta(index, arguments=call.arguments),)))
     return [*steps, Chunk(finish="tool_calls", usage=usage)]
 
 
 class ScriptedProvider:
-    """Gives its answers one after the other; when they are used up, `respond` makes more."""
+    """Gives its answers one after the other; when they are used up, it calls `respond`."""
 
     name = "scripted"
 
@@ -77,7 +77,7 @@ class ScriptedProvider:
         self._answers = deque(answers)
         self._respond = respond
         self.requests: list[Request] = []
-        self.sent_chunks: list[int] = []  # chunks, for each request
+        self.sent_chunks: list[int] = []  # number of chunks for each request
         self.cut_off_streams = 0  # streams that were closed before their end
         self._closed = asyncio.Event()
         self.on_request: Callable[[Request], Awaitable[None]] | None = None
@@ -87,7 +87,7 @@ class ScriptedProvider:
 
     @property
     def last_messages(self) -> tuple[Message, ...]:
-        """What it was shown last, without the system prompt."""
+        """The messages of the last request, without the system prompt."""
         return tuple(m for m in self.requests[-1].messages if m.role != "system")
 
     async def complete(self, request: Request) -> Response:
@@ -116,8 +116,8 @@ class ScriptedProvider:
             raise
 
     def _next_answer(self, request: Request) -> Sequence[AnswerStep]:
-        if (objection := find_history_error(request.messages)) is not None:
-            raise ApiError(ErrorKind.INVALID, objection)
+        if (error := find_history_error(request.messages)) is not None:
+            raise ApiError(ErrorKind.INVALID, error)
         if self._answers:
             answer = self._answers.popleft()
         else:
@@ -144,15 +144,15 @@ class ScriptedProvider:
 
 
 def find_history_error(messages: Sequence[Message]) -> str | None:
-    """What a strict vendor objects to: a call without its result, or a result without its call."""
-    awaited: list[str] = []
+    """Finds a call without its result, or a result without its call, as a strict vendor does."""
+    unanswered: list[str] = []
     for message in messages:
         if message.role == "tool":
-            if message.call_id not in awaited:
+            if message.call_id not in unanswered:
                 return f"a result for {message.call_id!r}, which was not called"
-            awaited.remove(message.call_id)
+            unanswered.remove(message.call_id)
             continue
-        if awaited:
-            return f"no result for {awaited}"
-        awaited = [call.id for call in message.tool_calls]
-    return f"no result for {awaited}" if awaited else None
+        if unanswered:
+            return f"no result for {unanswered}"
+        unanswered = [call.id for call in message.tool_calls]
+    return f"no result for {unanswered}" if unanswered else None

@@ -1,5 +1,5 @@
-"""Accepted means kept: what a turn or a steer is told before its text is kept, and what becomes of
-accepted texts whose process died or whose run failed."""
+"""A turn or a steer is acknowledged only when its message is stored. Accepted messages survive the
+death of their process and the failure of their run."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ from tests.runtime.scripted_provider import TEST_TIMEOUT, Gate, ScriptedProvider
 
 
 class AcceptingStorage(WatchedStorage):
-    """Accepting waits at `gate`, if there is one, and fails while `is_full`."""
+    """`accept_message` waits at `gate`, if there is one, and fails while `is_full`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,12 +50,12 @@ async def read_texts(storage: Storage) -> list[str]:
 
 
 def list_run_ends(storage: WatchedStorage) -> list[tuple[str, object]]:
-    done = [trace for trace in storage.event_records if trace.event == "done"]
-    return [(trace.run, trace.data["stop_reason"]) for trace in done]
+    done = [record for record in storage.event_records if record.event == "done"]
+    return [(record.run, record.data["stop_reason"]) for record in done]
 
 
 @pytest.mark.req("accepted.turn")
-async def test_a_turn_is_started_when_its_message_is_kept(world: RuntimeWorld) -> None:
+async def test_a_turn_is_started_when_its_message_is_stored(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
     gate = storage.append_gates[0] = Gate()
     runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
@@ -70,7 +70,7 @@ async def test_a_turn_is_started_when_its_message_is_kept(world: RuntimeWorld) -
 
 
 @pytest.mark.req("accepted.turn")
-async def test_a_turn_that_cannot_be_kept_never_starts(world: RuntimeWorld) -> None:
+async def test_a_turn_whose_message_cannot_be_stored_never_starts(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
     storage.failing_appends = {0}
     runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
@@ -81,11 +81,11 @@ async def test_a_turn_that_cannot_be_kept_never_starts(world: RuntimeWorld) -> N
 @pytest.mark.req("accepted.waiting_turn")
 async def test_a_turn_that_waits_is_started_when_it_is_accepted(world: RuntimeWorld) -> None:
     storage = AcceptingStorage()
-    asked = Gate()
-    model = ScriptedProvider([asked, *answer_with_text("One.")], "Two.")
+    model_gate = Gate()
+    model = ScriptedProvider([model_gate, *answer_with_text("One.")], "Two.")
     runtime = world.make_runtime(model, storage)
     first = runtime.start("crab", "First")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     storage.gate = Gate()
     second = runtime.start("crab", "Second", guest="owl")
     await storage.gate.wait_until_reached()
@@ -94,7 +94,7 @@ async def test_a_turn_that_waits_is_started_when_it_is_accepted(world: RuntimeWo
     storage.gate.open()
     assert await read_first_event(second) == Started("owl", "run-2")
     assert await read_texts(storage) == ["First"]
-    asked.open()
+    model_gate.open()
     await wait_for_done(first)
     await wait_for_done(second)
     assert await read_texts(storage) == ["First", "One.", "Second", "Two."]
@@ -103,22 +103,22 @@ async def test_a_turn_that_waits_is_started_when_it_is_accepted(world: RuntimeWo
 
 
 @pytest.mark.req("accepted.waiting_turn")
-async def test_a_waiting_turn_that_cannot_be_accepted_is_an_error_and_nobody_waits_for_it(
+async def test_a_waiting_turn_that_cannot_be_accepted_fails_and_does_not_block_the_queue(
     world: RuntimeWorld,
 ) -> None:
     storage = AcceptingStorage()
-    asked = Gate()
+    model_gate = Gate()
     runtime = world.make_runtime(
-        ScriptedProvider([asked, *answer_with_text("One.")], "Three."), storage
+        ScriptedProvider([model_gate, *answer_with_text("One.")], "Three."), storage
     )
     first = runtime.start("crab", "First")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     storage.is_full = True
     events = await collect_events(runtime.start("crab", "Second").events())
     assert events == [Done("crab", StopReason.ERROR, error="the disk is full; make room")]
     storage.is_full = False
     third = runtime.start("crab", "Third")
-    asked.open()
+    model_gate.open()
     await wait_for_done(first)
     await wait_for_done(third)
     assert await read_texts(storage) == ["First", "One.", "Third", "Three."]
@@ -129,17 +129,17 @@ async def test_turns_that_are_accepted_slowly_run_in_the_order_of_the_calls(
     world: RuntimeWorld,
 ) -> None:
     storage = AcceptingStorage()
-    asked = Gate()
+    model_gate = Gate()
     answers = ["2", "3", "4"]
     runtime = world.make_runtime(
-        ScriptedProvider([asked, *answer_with_text("1")], *answers), storage
+        ScriptedProvider([model_gate, *answer_with_text("1")], *answers), storage
     )
     runs = [runtime.start("crab", "a")]
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     storage.gate = Gate()
     runs += [runtime.start("crab", text) for text in "bcd"]
     await storage.gate.wait_until_reached()
-    asked.open()
+    model_gate.open()
     await wait_for_done(runs[0])
     storage.gate.open()
     for run in runs:
@@ -148,18 +148,18 @@ async def test_turns_that_are_accepted_slowly_run_in_the_order_of_the_calls(
 
 
 @pytest.mark.req("accepted.waiting_turn")
-async def test_a_turn_that_is_left_while_it_waits_is_taken_back(world: RuntimeWorld) -> None:
+async def test_a_turn_that_is_killed_while_it_waits_is_withdrawn(world: RuntimeWorld) -> None:
     storage = AcceptingStorage()
-    asked = Gate()
-    runtime = world.make_runtime(ScriptedProvider([asked, *answer_with_text("One.")]), storage)
+    model_gate = Gate()
+    runtime = world.make_runtime(ScriptedProvider([model_gate, *answer_with_text("One.")]), storage)
     first = runtime.start("crab", "First")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     second = runtime.start("crab", "Second")
     assert await read_first_event(second) == Started("crab", "run-2")
     second.kill()
     await wait_for_done(second)
     assert storage.pending_count == 0
-    asked.open()
+    model_gate.open()
     await wait_for_done(first)
     assert await read_texts(storage) == ["First", "One."]
 
@@ -169,17 +169,17 @@ async def test_a_waiting_turn_that_fails_to_reach_the_log_is_closed_there_later(
     world: RuntimeWorld,
 ) -> None:
     storage = WatchedStorage()
-    asked = Gate()
+    model_gate = Gate()
     runtime = world.make_runtime(
-        ScriptedProvider([asked, *answer_with_text("One.")], "Three."), storage
+        ScriptedProvider([model_gate, *answer_with_text("One.")], "Three."), storage
     )
     first = runtime.start("crab", "First")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     second = runtime.start("crab", "Second")
     assert await read_first_event(second) == Started("crab", "run-2")
-    # The answer of the first is kept, then nothing: neither the second message nor its closing.
+    # The answer of the first is stored; the second message and its closing both fail.
     storage.failing_appends = {2, 3}
-    asked.open()
+    model_gate.open()
     assert (await wait_for_done(first)).text == "One."
     assert (await wait_for_done(second)).error == "the disk is full; make room"
     assert (await wait_for_done(runtime.start("crab", "Third"))).text == "Three."
@@ -188,20 +188,20 @@ async def test_a_waiting_turn_that_fails_to_reach_the_log_is_closed_there_later(
 
 
 @pytest.mark.req("accepted.steer")
-async def test_a_steer_is_acknowledged_when_it_is_kept_and_the_run_waits_for_it(
+async def test_a_steer_is_acknowledged_when_it_is_stored_and_the_run_waits_for_it(
     world: RuntimeWorld,
 ) -> None:
     storage = AcceptingStorage()
-    asked = Gate()
+    model_gate = Gate()
     runtime = world.make_runtime(
-        ScriptedProvider([asked, *answer_with_text("One.")], "Two."), storage
+        ScriptedProvider([model_gate, *answer_with_text("One.")], "Two."), storage
     )
     run = runtime.start("crab", "Hi")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     storage.gate = Gate()
     steering = asyncio.ensure_future(runtime.steer("crab", "Really?"))
     await storage.gate.wait_until_reached()
-    asked.open()
+    model_gate.open()
     await run_ready_tasks(20)
     assert not steering.done()
     assert run.done is None
@@ -213,47 +213,51 @@ async def test_a_steer_is_acknowledged_when_it_is_kept_and_the_run_waits_for_it(
 
 
 @pytest.mark.req("accepted.steer")
-async def test_a_steer_that_cannot_be_kept_is_an_error_and_is_not_read(world: RuntimeWorld) -> None:
+async def test_a_steer_that_cannot_be_stored_is_an_error_and_is_not_read(
+    world: RuntimeWorld,
+) -> None:
     storage = AcceptingStorage()
-    asked = Gate()
-    model = ScriptedProvider([asked, *answer_with_text("One.")], "Two.")
+    model_gate = Gate()
+    model = ScriptedProvider([model_gate, *answer_with_text("One.")], "Two.")
     runtime = world.make_runtime(model, storage)
     run = runtime.start("crab", "Hi")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     storage.is_full = True
     with pytest.raises(StorageError, match="the disk is full"):
         await runtime.steer("crab", "Really?")
     storage.is_full = False
     await runtime.steer("crab", "Sure?")
-    asked.open()
+    model_gate.open()
     await wait_for_done(run)
     assert await read_texts(storage) == ["Hi", "One.", "Sure?", "Two."]
 
 
 @pytest.mark.req("accepted.steer")
-async def test_a_steer_whose_run_cannot_keep_it_is_closed_later(world: RuntimeWorld) -> None:
+async def test_a_steer_that_its_run_cannot_append_is_put_into_the_log_later(
+    world: RuntimeWorld,
+) -> None:
     storage = WatchedStorage()
-    asked = Gate()
+    model_gate = Gate()
     runtime = world.make_runtime(
-        ScriptedProvider([asked, *answer_with_text("One.")], "Later."), storage
+        ScriptedProvider([model_gate, *answer_with_text("One.")], "Later."), storage
     )
     run = runtime.start("crab", "Hi")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     await runtime.steer("crab", "Really?")
-    storage.failing_appends = {1, 2}  # the answer, and the closing that follows
-    asked.open()
+    storage.failing_appends = {1, 2}  # the answer, and the closing after it
+    model_gate.open()
     assert (await wait_for_done(run)).reason is StopReason.ERROR
     assert (await wait_for_done(runtime.start("crab", "So?"))).text == "Later."
     assert await read_texts(storage) == ["Hi", "Really?", "So?", "Later."]
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_what_a_dead_process_had_accepted_is_closed_ahead_of_new_turns(
+async def test_messages_that_a_dead_process_accepted_are_closed_before_new_turns(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     before = world.make_runtime(ScriptedProvider("Hello."), storage)
     await wait_for_done(before.start("crab", "Hi"))
-    left = [
+    pending = [
         AcceptedMessage(*PAIR, "run-8", "Waited.", "2026-01-01T00:00:01Z", number=1, speaker="owl"),
         AcceptedMessage(
             *PAIR, "run-9", "Waited too.", "2026-01-01T00:00:02Z", number=2, speaker="crab"
@@ -261,9 +265,9 @@ async def test_what_a_dead_process_had_accepted_is_closed_ahead_of_new_turns(
         AcceptedMessage(*PAIR, "run-7", "Steered.", "2026-01-01T00:00:03Z", number=3, steer=1),
         AcceptedMessage("crab", "new", "run-6", "First ever.", "2026-01-01T00:00:04Z", number=4),
     ]
-    for entry in left:
+    for entry in pending:
         await storage.accept_message(entry)
-    storage.abandon_messages(left)
+    storage.abandon_messages(pending)
     model = ScriptedProvider("Well.")
     runtime = world.make_runtime(model, storage)
     await runtime.recover()

@@ -1,4 +1,4 @@
-"""Agents: who can be addressed, as what they run, and what becomes of those that are broken."""
+"""The agent registry: addressing agents, building them, and loading them from storage."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.runtime.scripted_provider import Gate, ScriptedProvider, answer_with_
 
 
 class RecordingHook(ScriptedTools):
-    """Notes who comes and goes, and cannot build agents that are told to be broken."""
+    """Records agents that come and go, and refuses to build those with the prompt "Be broken."."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,9 @@ async def test_only_agents_that_are_registered_can_be_addressed(world: RuntimeWo
         await anext(runtime.stream("crab", "Hi"))
 
 
-async def test_a_hook_hears_who_comes_and_goes(world: RuntimeWorld) -> None:
+async def test_hooks_are_called_when_agents_are_registered_and_unregistered(
+    world: RuntimeWorld,
+) -> None:
     hook = RecordingHook()
     runtime = world.make_runtime(ScriptedProvider(), agents=[CRAB, OWL], hook=hook)
     runtime.unregister("owl")
@@ -69,7 +71,7 @@ async def test_a_run_keeps_the_agent_it_began_with(world: RuntimeWorld) -> None:
     assert prompts == ["You are crab.", "You are crab.", "You are a new crab."]
 
 
-async def test_agents_are_loaded_from_storage_and_those_it_no_longer_has_are_forgotten(
+async def test_loading_registers_the_agents_in_storage_and_unregisters_the_others(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     hook = RecordingHook()
@@ -100,7 +102,7 @@ async def test_an_agent_that_cannot_be_read_is_reported_and_the_others_are_loade
     broken = await runtime.load_agents()
     assert broken.keys() == {"crab", "ant"}
     assert all(broken.values())
-    # The one that broke stays as it was.
+    # The broken one stays registered as it was.
     assert sorted(runtime.agents) == ["bee", "crab", "owl"]
     assert runtime.agents["crab"] == CRAB
     await storage.close()

@@ -1,4 +1,4 @@
-"""Compaction: a history becomes a summary, or nothing changes at all."""
+"""Compaction: a summary replaces the history, or nothing changes at all."""
 
 import asyncio
 import re
@@ -70,16 +70,16 @@ BUSY = ApiError(ErrorKind.OVERLOADED, "come back later")
 
 
 class ArchivingEnv(Env):
-    """Remembers the archives it was given, after whatever a test wants to happen first."""
+    """Records the archives it is given; awaits `before` first."""
 
-    def __init__(self, first: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, before: Callable[[], Awaitable[None]] | None = None) -> None:
         super().__init__()
         self.archives: list[tuple[Pair, Archive]] = []
-        self._first = first
+        self._before = before
 
     async def store_archive(self, pair: Pair, archive: Archive) -> None:
-        if self._first is not None:
-            await self._first()
+        if self._before is not None:
+            await self._before()
         self.archives.append((pair, archive))
 
 
@@ -88,7 +88,7 @@ async def compact_agent(runtime: Runtime, agent: str = "crab") -> Archive:
         return await runtime.compact(agent)
 
 
-# ── What it makes ───────────────────────────────────────────────────────────────────────────────
+# ── Results ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_history_becomes_an_archive_a_marker_and_one_message(
@@ -161,7 +161,7 @@ async def test_a_conversation_that_is_not_in_memory_can_be_compacted(
 
 @pytest.mark.req("compact.fresh")
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_conversation_begun_afresh_has_no_history_and_no_title(
+async def test_a_conversation_compacted_with_fresh_has_no_history_and_no_title(
     storage: Storage, world: RuntimeWorld, restarted: bool
 ) -> None:
     model = ScriptedProvider("Hello.", SUMMARY, "Calm.", "Who is there?", "A second summary.")
@@ -171,8 +171,8 @@ async def test_a_conversation_begun_afresh_has_no_history_and_no_title(
     await compact_agent(runtime)
     await wait_for_done(runtime.start("crab", "And now?"))
     await runtime.set_title("crab", "The sea")
-    left = await runtime.compact("crab", fresh=True)
-    assert left == Archive(f"{NAME}-2", "The sea", NOW, "", 2, 4)
+    second = await runtime.compact("crab", fresh=True)
+    assert second == Archive(f"{NAME}-2", "The sea", NOW, "", 2, 4)
     with pytest.raises(NothingToCompactError):
         await runtime.compact("crab", fresh=True)
     with pytest.raises(NothingToCompactError):
@@ -188,15 +188,15 @@ async def test_a_conversation_begun_afresh_has_no_history_and_no_title(
     page = await storage.read_page(PAIR, 0, 100)
     assert page is not None
     assert [record.id for record in page.messages] == [0, 1, 2, 3, 4, 5]
-    # Only what has a summary is kept elsewhere, and no name comes twice.
+    # Only archives with a summary are given to the Env, and no name is used twice.
     last = await compact_agent(runtime)
     assert last.name == f"{NAME}-3"
     assert [archive.name for _, archive in env.archives] == [f"{NAME}-1", f"{NAME}-3"]
-    assert await storage.list_archives(PAIR) == [ARCHIVE, left, last]
+    assert await storage.list_archives(PAIR) == [ARCHIVE, second, last]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_archives_are_numbered_on(
+async def test_archive_numbers_continue_after_a_restart(
     storage: Storage, world: RuntimeWorld, restarted: bool
 ) -> None:
     env = ArchivingEnv()
@@ -212,11 +212,11 @@ async def test_archives_are_numbered_on(
     second = Archive(f"{NAME}-2", "More of the sea", NOW, "More of the sea", 2, 4)
     assert await compact_agent(runtime) == second
     assert await storage.list_archives(PAIR) == [ARCHIVE, second]
-    # The second one folds the first one's summary in.
+    # The second summary is made from the first one and the turns since.
     assert f"user: {SUMMARY}\n\nuser: And now?\n\nassistant: Calm." in model.last_messages[0].text
 
 
-async def test_it_is_told_to_whoever_listens_to_runs(world: RuntimeWorld) -> None:
+async def test_hooks_get_a_compacted_event(world: RuntimeWorld) -> None:
     hook = ScriptedTools()
     runtime = world.make_runtime(ScriptedProvider("Hello.", SUMMARY), hook=hook)
     await wait_for_done(runtime.start("crab", "The sea?"))
@@ -224,7 +224,7 @@ async def test_it_is_told_to_whoever_listens_to_runs(world: RuntimeWorld) -> Non
     assert hook.events[-1] == Compacted(ARCHIVE)
 
 
-# ── While others wait ───────────────────────────────────────────────────────────────────────────
+# ── Concurrent turns ────────────────────────────────────────────────────────────────────────────
 
 
 async def test_turns_that_come_meanwhile_wait_and_see_the_summary(
@@ -234,56 +234,58 @@ async def test_turns_that_come_meanwhile_wait_and_see_the_summary(
     model = ScriptedProvider("Hello.", [gate, *answer_with_text(SUMMARY)], "Calm.")
     runtime = world.make_runtime(model, storage)
     await wait_for_done(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compact_agent(runtime))
+    compacting = asyncio.ensure_future(compact_agent(runtime))
     await gate.wait_until_reached()
     run = runtime.start("crab", "And now?")
     gate.open()
-    assert await folding == ARCHIVE
+    assert await compacting == ARCHIVE
     assert (await wait_for_done(run)).text == "Calm."
     assert model.last_messages == (user_message(SUMMARY), user_message("And now?"))
     assert await read_history(storage) == [user_message("And now?"), assistant_message("Calm.")]
 
 
-async def test_it_waits_for_the_turn_before_it(storage: Storage, world: RuntimeWorld) -> None:
+async def test_a_compaction_waits_for_the_turn_before_it(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     gate = Gate()
     model = ScriptedProvider([gate, *answer_with_text("Hello.")], SUMMARY)
     runtime = world.make_runtime(model, storage)
     run = runtime.start("crab", "The sea?")
     await gate.wait_until_reached()
-    folding = asyncio.ensure_future(compact_agent(runtime))
-    await asyncio.wait([folding], timeout=0)
+    compacting = asyncio.ensure_future(compact_agent(runtime))
+    await asyncio.wait([compacting], timeout=0)
     gate.open()
     assert (await wait_for_done(run)).text == "Hello."
-    assert await folding == ARCHIVE
+    assert await compacting == ARCHIVE
     assert "assistant: Hello." in model.last_messages[0].text
 
 
-async def test_whoever_asked_may_leave_and_it_goes_on(
+async def test_a_compaction_goes_on_when_its_caller_is_cancelled(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
     model = ScriptedProvider("Hello.", [gate, *answer_with_text(SUMMARY)], "Calm.")
     runtime = world.make_runtime(model, storage)
     await wait_for_done(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compact_agent(runtime))
+    compacting = asyncio.ensure_future(compact_agent(runtime))
     await gate.wait_until_reached()
-    folding.cancel()
-    await asyncio.wait([folding])
+    compacting.cancel()
+    await asyncio.wait([compacting])
     gate.open()
     await wait_for_done(runtime.start("crab", "And now?"))
     assert model.last_messages == (user_message(SUMMARY), user_message("And now?"))
 
 
-async def test_nothing_can_be_said_into_it(world: RuntimeWorld) -> None:
+async def test_a_compaction_takes_no_steering_messages(world: RuntimeWorld) -> None:
     gate = Gate()
     runtime = world.make_runtime(ScriptedProvider("Hello.", [gate, *answer_with_text(SUMMARY)]))
     await wait_for_done(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compact_agent(runtime))
+    compacting = asyncio.ensure_future(compact_agent(runtime))
     await gate.wait_until_reached()
     with pytest.raises(NothingInFlightError):
         await runtime.steer("crab", "Keep the fish.")
     gate.open()
-    await folding
+    await compacting
 
 
 # ── When it fails ───────────────────────────────────────────────────────────────────────────────
@@ -292,7 +294,7 @@ async def test_nothing_can_be_said_into_it(world: RuntimeWorld) -> None:
 async def check_nothing_changed(
     runtime: Runtime, model: ScriptedProvider, storage: Storage
 ) -> None:
-    """One turn was said before; the next one goes on from it as if nothing had been tried."""
+    """The next turn goes on from the one before, as if there had been no compaction."""
     stored = await storage.read_conversation(PAIR)
     assert stored is not None
     assert stored.marker is None
@@ -338,7 +340,7 @@ async def test_a_model_that_writes_nothing_changes_nothing(
         (OSError(28, "No space left"), r"internal error \(OSError\); "),
     ],
 )
-async def test_an_archive_that_cannot_be_kept_changes_nothing(
+async def test_an_archive_that_cannot_be_stored_changes_nothing(
     storage: Storage, world: RuntimeWorld, error: Exception, sentence: str
 ) -> None:
     async def fail() -> None:
@@ -352,7 +354,7 @@ async def test_an_archive_that_cannot_be_kept_changes_nothing(
     await check_nothing_changed(runtime, model, storage)
 
 
-async def test_a_marker_that_cannot_be_kept_changes_nothing(world: RuntimeWorld) -> None:
+async def test_a_marker_that_cannot_be_stored_changes_nothing(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
     storage.failing_appends.add(2)
     model = ScriptedProvider("Hello.", SUMMARY)
@@ -363,18 +365,18 @@ async def test_a_marker_that_cannot_be_kept_changes_nothing(world: RuntimeWorld)
     await check_nothing_changed(runtime, model, storage)
 
 
-async def test_a_kill_stops_it_and_nothing_has_changed(
+async def test_a_kill_stops_a_compaction_and_nothing_has_changed(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
     model = ScriptedProvider("Hello.", [gate, *answer_with_text(SUMMARY)])
     runtime = world.make_runtime(model, storage)
     await wait_for_done(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compact_agent(runtime))
+    compacting = asyncio.ensure_future(compact_agent(runtime))
     await gate.wait_until_reached()
     assert await runtime.kill("crab")
     with pytest.raises(CompactionError, match="the compaction was killed; nothing changed"):
-        await folding
+        await compacting
     assert model.cut_off_streams == 1
     await check_nothing_changed(runtime, model, storage)
 
@@ -383,7 +385,7 @@ async def test_a_kill_stops_it_and_nothing_has_changed(
 async def test_a_kill_that_comes_too_late_does_not_say_that_nothing_changed(
     world: RuntimeWorld, during: str
 ) -> None:
-    """Nor does it leave an archive without its marker."""
+    """It does not leave an archive without its marker either."""
     storage = WatchedStorage()
     gate = Gate()
     env = ArchivingEnv(gate.pass_through if during == "archive" else None)
@@ -392,18 +394,18 @@ async def test_a_kill_that_comes_too_late_does_not_say_that_nothing_changed(
     model = ScriptedProvider("Hello.", SUMMARY, "Calm.")
     runtime = world.make_runtime(model, storage, env=env)
     await wait_for_done(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compact_agent(runtime))
+    compacting = asyncio.ensure_future(compact_agent(runtime))
     await gate.wait_until_reached()
     assert await runtime.kill("crab")
     gate.open()
-    assert await folding == ARCHIVE
+    assert await compacting == ARCHIVE
     assert env.archives == [(PAIR, ARCHIVE)]
     assert await storage.list_archives(PAIR) == [ARCHIVE]
     await wait_for_done(runtime.start("crab", "And now?"))
     assert model.last_messages == (user_message(SUMMARY), user_message("And now?"))
 
 
-async def test_a_kill_at_any_moment_leaves_all_of_it_or_nothing(world: RuntimeWorld) -> None:
+async def test_a_kill_at_any_moment_leaves_a_whole_compaction_or_none(world: RuntimeWorld) -> None:
     moment = 0
     was_killed = True
     while was_killed:
@@ -412,17 +414,17 @@ async def test_a_kill_at_any_moment_leaves_all_of_it_or_nothing(world: RuntimeWo
         model = ScriptedProvider("Hello.", SUMMARY, respond=lambda request: "Calm.")
         runtime = world.make_runtime(model, storage, env=env)
         await wait_for_done(runtime.start("crab", "The sea?"))
-        folding = asyncio.ensure_future(compact_agent(runtime))
+        compacting = asyncio.ensure_future(compact_agent(runtime))
         await run_ready_tasks(moment)
         was_killed = await runtime.kill("crab")
-        await asyncio.wait([folding])
-        happened = folding.exception() is None
-        assert await storage.list_archives(PAIR) == ([ARCHIVE] if happened else []), moment
-        assert len(env.archives) == int(happened), moment
+        await asyncio.wait([compacting])
+        is_compacted = compacting.exception() is None
+        assert await storage.list_archives(PAIR) == ([ARCHIVE] if is_compacted else []), moment
+        assert len(env.archives) == int(is_compacted), moment
         await wait_for_done(runtime.start("crab", "And now?"))
         before = (
             [user_message(SUMMARY)]
-            if happened
+            if is_compacted
             else [user_message("The sea?"), assistant_message("Hello.")]
         )
         assert list(model.last_messages) == [*before, user_message("And now?")], moment
@@ -431,48 +433,50 @@ async def test_a_kill_at_any_moment_leaves_all_of_it_or_nothing(world: RuntimeWo
     assert moment > 10
 
 
-async def test_closing_the_runtime_stops_it(storage: Storage, world: RuntimeWorld) -> None:
+async def test_closing_the_runtime_stops_a_compaction(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     model = ScriptedProvider("Hello.", [Gate()])
     runtime = world.make_runtime(model, storage)
     await wait_for_done(runtime.start("crab", "The sea?"))
-    folding = asyncio.ensure_future(compact_agent(runtime))
-    await asyncio.wait([folding], timeout=0)
+    compacting = asyncio.ensure_future(compact_agent(runtime))
+    await asyncio.wait([compacting], timeout=0)
     async with asyncio.timeout(TEST_TIMEOUT):
         await runtime.close()
     with pytest.raises(CompactionError, match="killed"):
-        await folding
+        await compacting
     assert await read_history(storage) == [user_message("The sea?"), assistant_message("Hello.")]
 
 
-async def test_a_kill_while_the_log_is_read_waits_for_that(world: RuntimeWorld) -> None:
-    """Reading mends what a crash left, which must not happen while the next turn appends."""
+async def test_a_kill_while_the_log_is_read_waits_for_the_read(world: RuntimeWorld) -> None:
+    """Loading repairs the log after a crash, which must not happen while the next turn appends."""
     gate = Gate()
 
     class Slow(MemoryStorage):
         reading = 0
-        at_once = 0
+        most_at_once = 0
 
         async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
             self.reading += 1
-            self.at_once = max(self.at_once, self.reading)
+            self.most_at_once = max(self.most_at_once, self.reading)
             await gate.pass_through()
-            self.reading -= 1  # and not before: nothing stops a thread that reads
+            self.reading -= 1  # only now, because a cancellation does not stop a reading thread
             return await super().load_and_repair(pair)
 
     storage = Slow()
     runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
-    folding = asyncio.ensure_future(compact_agent(runtime))
+    compacting = asyncio.ensure_future(compact_agent(runtime))
     await gate.wait_until_reached()
     assert await runtime.kill("crab")
     run = runtime.start("crab", "Hi")
     gate.open()
     with pytest.raises(CompactionError, match="killed"):
-        await folding
+        await compacting
     assert (await wait_for_done(run)).text == "Hello."
-    assert storage.at_once == 1
+    assert storage.most_at_once == 1
 
 
-async def test_what_was_compacted_already_is_not_compacted_again(
+async def test_archived_messages_are_not_compacted_again(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     runtime = world.make_runtime(ScriptedProvider("Hello.", SUMMARY), storage)
@@ -485,7 +489,7 @@ async def test_what_was_compacted_already_is_not_compacted_again(
     assert await storage.list_archives(PAIR) == [ARCHIVE]
 
 
-async def test_there_must_be_a_conversation_and_an_agent(
+async def test_compacting_an_unknown_conversation_or_agent_is_an_error(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
@@ -499,11 +503,11 @@ async def test_there_must_be_a_conversation_and_an_agent(
 
 @pytest.mark.req("compact.long")
 @pytest.mark.parametrize("is_one_message", [False, True])
-async def test_what_is_longer_than_the_model_reads_is_summarised_in_parts(
+async def test_a_history_longer_than_the_models_context_is_summarised_in_parts(
     world: RuntimeWorld, is_one_message: bool
 ) -> None:
     class Small(ScriptedProvider):
-        """Reads so much at once, and says how much it was."""
+        """Has a small context, and says how much it read."""
 
         async def complete(self, request: Request) -> Response:
             text = request.messages[-1].text
@@ -519,17 +523,17 @@ async def test_what_is_longer_than_the_model_reads_is_summarised_in_parts(
     texts = [" ".join(f"word{n}" for n in range(start, start + 500)) for start in (0, 500, 1000)]
     for text in ["\n".join(texts)] if is_one_message else texts:
         await wait_for_done(runtime.start("crab", text))
-    begun = len(model.requests)
+    first_request = len(model.requests)
     archive = await compact_agent(runtime)
-    asked = [request.messages[-1].text for request in model.requests[begun:]]
+    texts = [request.messages[-1].text for request in model.requests[first_request:]]
     assert archive.summary.startswith("Read ")
-    # Every word was shown to it at some point, and it was told what came before.
-    assert {f"word{n}" for n in range(1500)} <= set(re.findall(r"word\d+", " ".join(asked)))
-    assert "A summary of what was said before: Read " in asked[-1]
+    # Every word was in some request, and the last one has a summary of the part before it.
+    assert {f"word{n}" for n in range(1500)} <= set(re.findall(r"word\d+", " ".join(texts)))
+    assert "A summary of what was said before: Read " in texts[-1]
 
 
 @pytest.mark.req("compact.long")
-async def test_a_model_that_cannot_even_read_a_little_ends_it_with_its_error(
+async def test_a_model_that_cannot_read_even_a_short_part_fails_the_compaction(
     world: RuntimeWorld,
 ) -> None:
     class Blind(ScriptedProvider):
@@ -542,10 +546,10 @@ async def test_a_model_that_cannot_even_read_a_little_ends_it_with_its_error(
         await compact_agent(runtime)
 
 
-# ── What the model is shown ─────────────────────────────────────────────────────────────────────
+# ── The summary request ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_model_is_shown_who_the_agent_is_and_all_that_was_said(
+async def test_the_model_gets_the_agents_prompt_and_the_whole_conversation(
     world: RuntimeWorld,
 ) -> None:
     look = ToolCall("c1", "look", '{"at": "sea"}')
@@ -587,15 +591,15 @@ def test_images_and_tools_without_a_name_are_named_as_such() -> None:
     assert "[result of a tool]\n  waves" in render_for_model(Message("tool", "waves"))
 
 
-def test_messages_that_say_nothing_are_left_out() -> None:
+def test_messages_without_text_are_left_out_of_the_transcript() -> None:
     assert "The conversation to compact:\n\nuser: Hi\n\n---" in render_for_model(
         user_message("Hi"), Message("assistant", reasoning="hm")
     )
 
 
 def test_an_agent_without_a_prompt_is_not_introduced() -> None:
-    nobody = msgspec.structs.replace(CRAB, prompt="")
-    request = make_summary_request(nobody, render_transcript([user_message("Hi")], nobody), "m")
+    plain = msgspec.structs.replace(CRAB, prompt="")
+    request = make_summary_request(plain, render_transcript([user_message("Hi")], plain), "m")
     assert request.messages[-1].text.startswith("The conversation to compact:")
 
 
@@ -653,5 +657,5 @@ def test_a_title_is_always_one_line_of_at_most_sixty_characters(summary: str) ->
     ("last", "name"),
     [("", "crab-user-1"), ("crab-user-1", "crab-user-2"), ("crab-user-99", "crab-user-100")],
 )
-def test_names_count_from_one(last: str, name: str) -> None:
+def test_archive_names_count_from_one(last: str, name: str) -> None:
     assert next_archive_name("crab-user", last) == name

@@ -1,4 +1,4 @@
-"""Conversations and providers: who waits for whom, what stays in memory, what comes back."""
+"""Conversations and providers: the order of turns, eviction from memory, and reloading."""
 
 import asyncio
 import re
@@ -73,7 +73,7 @@ async def set_crab_title(runtime: Runtime, title: str) -> None:
         await runtime.set_title("crab", title)
 
 
-# ── The line ────────────────────────────────────────────────────────────────────────────────────
+# ── Order and limits ────────────────────────────────────────────────────────────────────────────
 
 
 async def test_turns_of_a_conversation_run_in_the_order_they_came(
@@ -114,8 +114,8 @@ async def test_many_first_messages_at_once_make_one_conversation(
         assert (await wait_for_done(run)).reason is StopReason.COMPLETED
     ((_, meta),) = await storage.list_conversations()
     assert meta.message_count == 400
-    said = [m.text for m in await read_history(storage) if m.role == "user"]
-    assert said == [str(n) for n in range(200)]
+    texts = [m.text for m in await read_history(storage) if m.role == "user"]
+    assert texts == [str(n) for n in range(200)]
 
 
 async def test_agents_and_senders_tell_conversations_apart_and_nothing_else(
@@ -128,10 +128,10 @@ async def test_agents_and_senders_tell_conversations_apart_and_nothing_else(
     await wait_for_done(runtime.start("crab", "again", sender=""))
     await wait_for_done(runtime.start("crab", "and again"))
     for agent, sender in pairs[:-1]:
-        said = (await read_history(storage, Pair(agent, sender)))[0].text
-        assert said == f"{agent} {sender}"
-    said_by_user = [m.text for m in await read_history(storage) if m.role == "user"]
-    assert said_by_user == ["crab user", "again", "and again"]
+        text = (await read_history(storage, Pair(agent, sender)))[0].text
+        assert text == f"{agent} {sender}"
+    user_texts = [m.text for m in await read_history(storage) if m.role == "user"]
+    assert user_texts == ["crab user", "again", "and again"]
     assert len(await storage.list_conversations()) == len(pairs)
 
 
@@ -160,7 +160,7 @@ async def test_turns_beyond_the_bound_are_refused(world: RuntimeWorld) -> None:
 
 
 class TurnTrackingHook(ScriptedTools):
-    """Knows of each turn from its beginning to its end, and will not have "never"."""
+    """Tracks each turn from its beginning to its end, and rejects the content "never"."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ async def test_no_hook_hears_of_a_turn_that_is_refused(world: RuntimeWorld) -> N
 
 
 @pytest.mark.req("bounds.held_bytes")
-async def test_what_was_said_to_a_turn_that_a_hook_will_not_begin_is_not_held(
+async def test_the_text_of_a_turn_that_a_hook_rejects_is_not_counted(
     world: RuntimeWorld,
 ) -> None:
     provider = ScriptedProvider(respond=answer_with_echo)
@@ -273,7 +273,7 @@ async def test_a_conversation_comes_back_from_storage_unchanged(
     assert after.size == before.size > 0
 
 
-async def test_heavy_conversations_leave_memory_until_the_rest_is_light(
+async def test_conversations_leave_memory_until_their_bytes_are_within_the_limit(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     runtime = world.make_runtime(
@@ -316,7 +316,7 @@ async def test_a_conversation_in_which_something_runs_or_waits_never_leaves(
     ]
 
 
-def test_what_a_message_weighs_grows_with_all_that_is_in_it() -> None:
+def test_a_messages_estimated_size_grows_with_each_of_its_parts() -> None:
     parts = [
         Message("user", "x" * 1000),
         Message("assistant", reasoning="x" * 1000),
@@ -335,11 +335,11 @@ def test_every_bound_is_a_whole_number_above_zero(name: str) -> None:
             RuntimeLimits(**{name: value})
 
 
-# ── Histories that a crash cut off ──────────────────────────────────────────────────────────────
+# ── Histories that a crash interrupted ──────────────────────────────────────────────────────────
 
 
 async def store_messages(storage: Storage, *messages: Message) -> None:
-    """A conversation as another process left it."""
+    """Stores a conversation as another process would leave it."""
     records = [MessageRecord(n, NOW, message) for n, message in enumerate(messages)]
     await storage.append(PAIR, [ConversationMeta(*PAIR).make_snapshot(), *records], create=True)
 
@@ -362,7 +362,7 @@ async def test_calls_that_were_cut_off_are_completed_when_a_conversation_is_read
         Message("tool", INTERRUPTED, call_id="c1", name="look", is_error=True),
         user_message("And?"),
     ]
-    # What was said next has the next ids.
+    # The next messages have the next ids.
     page = await storage.read_page(PAIR, 0, 100)
     assert page is not None
     assert [record.id for record in page.messages] == [0, 1, 2, 3, 4]
@@ -387,16 +387,16 @@ histories = st.lists(
 def test_a_completed_history_has_one_result_for_each_call_right_after_it(
     history: list[Message],
 ) -> None:
-    whole = complete_tool_calls(history)
-    assert find_history_error(whole) is None
-    assert complete_tool_calls(whole) == whole
+    completed = complete_tool_calls(history)
+    assert find_history_error(completed) is None
+    assert complete_tool_calls(completed) == completed
     if find_history_error(history) is None:
-        assert whole == history
-    # Nothing is added but interruptions, nothing left out but results that nobody called for.
-    assert [m for m in whole if m.role != "tool"] == [m for m in history if m.role != "tool"]
-    added = [m for m in whole if m.text == INTERRUPTED]
+        assert completed == history
+    # Only interrupted results are added, and only results without a call are left out.
+    assert [m for m in completed if m.role != "tool"] == [m for m in history if m.role != "tool"]
+    added = [m for m in completed if m.text == INTERRUPTED]
     assert all(m.is_error and m.name == "look" for m in added)
-    assert len(whole) - len(added) <= len(history)
+    assert len(completed) - len(added) <= len(history)
 
 
 # ── Deleting ────────────────────────────────────────────────────────────────────────────────────
@@ -443,7 +443,7 @@ async def test_a_conversation_that_is_not_in_memory_can_be_deleted(
     assert await storage.list_conversations() == []
 
 
-async def test_a_conversation_there_never_was_cannot_be_deleted(
+async def test_an_unknown_conversation_cannot_be_deleted(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
@@ -455,7 +455,7 @@ async def test_a_conversation_there_never_was_cannot_be_deleted(
         await delete_crab_conversation(runtime)
 
 
-async def test_whoever_leaves_while_a_conversation_is_being_deleted_leaves_it_in_order(
+async def test_a_delete_finishes_when_its_caller_is_cancelled(
     world: RuntimeWorld,
 ) -> None:
     gate = Gate()
@@ -514,7 +514,7 @@ async def test_a_tool_of_the_run_in_flight_can_set_the_title(
     assert await read_title(storage) == "The sea"
 
 
-async def test_there_must_be_a_conversation_to_give_a_title(
+async def test_an_unknown_conversation_cannot_get_a_title(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
@@ -523,10 +523,10 @@ async def test_there_must_be_a_conversation_to_give_a_title(
     assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
 
 
-async def test_a_title_that_is_being_kept_while_a_run_keeps_its_words_stays(
+async def test_a_title_that_is_stored_while_a_run_stores_its_answer_stays(
     world: RuntimeWorld,
 ) -> None:
-    asked, stored = Gate(), Gate()
+    model_gate, stored = Gate(), Gate()
 
     class Slow(MemoryStorage):
         async def append(
@@ -538,23 +538,22 @@ async def test_a_title_that_is_being_kept_while_a_run_keeps_its_words_stays(
 
     storage = Slow()
     runtime = world.make_runtime(
-        ScriptedProvider([asked, *answer_with_text("One.")], respond=answer_with_echo), storage
+        ScriptedProvider([model_gate, *answer_with_text("One.")], respond=answer_with_echo), storage
     )
     run = runtime.start("crab", "First")
-    await asked.wait_until_reached()
-    titling = asyncio.ensure_future(set_crab_title(runtime, "The sea"))
+    await model_gate.wait_until_reached()
+    setting_title = asyncio.ensure_future(set_crab_title(runtime, "The sea"))
     await stored.wait_until_reached()
-    asked.open()
-    await wait_for_done(
-        runtime.start("crab", "Hi", sender="other")
-    )  # by then the first would be done too
+    model_gate.open()
+    # When this turn is done, the first would be done too if it did not wait.
+    await wait_for_done(runtime.start("crab", "Hi", sender="other"))
     stored.open()
-    await titling
+    await setting_title
     assert (await wait_for_done(run)).text == "One."
     assert await read_title(storage) == "The sea"
 
 
-async def test_a_title_that_is_set_while_a_history_is_folded_stays(
+async def test_a_title_that_is_set_during_a_compaction_stays(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     archiving = Gate()
@@ -565,12 +564,12 @@ async def test_a_title_that_is_set_while_a_history_is_folded_stays(
 
     runtime = world.make_runtime(ScriptedProvider("One.", "All of it."), storage, env=Slow())
     await wait_for_done(runtime.start("crab", "First"))
-    folding = asyncio.ensure_future(runtime.compact("crab"))
+    compacting = asyncio.ensure_future(runtime.compact("crab"))
     await archiving.wait_until_reached()
     await set_crab_title(runtime, "The sea")
     archiving.open()
     async with asyncio.timeout(TEST_TIMEOUT):
-        await folding
+        await compacting
     assert await read_title(storage) == "The sea"
 
 
@@ -600,7 +599,7 @@ async def test_a_run_in_flight_finishes_on_its_provider_which_is_closed_after_it
     assert (was_closed, new.is_closed) == (False, False)
 
 
-async def test_a_provider_that_cannot_be_closed_holds_up_nobody(
+async def test_a_provider_that_fails_to_close_blocks_nothing(
     world: RuntimeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stuck(ScriptedProvider):
@@ -625,7 +624,7 @@ def test_the_clock_tells_utc_as_rfc_3339_and_never_gives_an_id_twice() -> None:
     assert len({clock.new_id() for _ in range(1000)}) == 1000
 
 
-async def test_a_run_that_nobody_waited_for_can_be_asked_later(world: RuntimeWorld) -> None:
+async def test_the_end_of_a_run_can_be_read_later(world: RuntimeWorld) -> None:
     runtime = world.make_runtime(ScriptedProvider("Hello."))
     run: Run = runtime.start("crab", "Hi")
     await wait_for_done(run)
@@ -633,11 +632,11 @@ async def test_a_run_that_nobody_waited_for_can_be_asked_later(world: RuntimeWor
     assert await wait_for_done(run) == run.done
 
 
-# ── Conversations whose tasks go on in the background ─────────────────────────────────────────
+# ── Conversations with background tasks ───────────────────────────────────────────────────────
 
 
 def begin_task(runtime: Runtime, root: Run) -> Run:
-    """A task in the background, as a delegate starts one."""
+    """Starts a background task, as the delegate tool does."""
     parent = ParentRun(root.pair, root.id, "c1", root.origin, tree=root.tree)
     return runtime.start("owl", "Go on!", sender="delegate", detached=True, parent=parent)
 
@@ -656,7 +655,7 @@ async def test_the_mode_of_a_conversation_holds_as_long_as_a_task_of_it_runs(
     await wait_for_done(root)
     task = begin_task(runtime, root)
     await gate.wait_until_reached()
-    for sender in ("a", "b", "c"):  # others come, and idle conversations leave
+    for sender in ("a", "b", "c"):  # other turns evict idle conversations
         await wait_for_done(runtime.start("crab", "hello", sender=sender))
     assert runtime.get_mode(root.pair) == "plan"
     gate.open()

@@ -1,4 +1,4 @@
-"""Events on their way to a reader: in order, bounded, and free once nobody reads."""
+"""The event queue of a run: ordered, bounded, and without cost after its reader has left."""
 
 import asyncio
 
@@ -39,66 +39,66 @@ def make_delta(number: int) -> TextDelta:
     return TextDelta(str(number))
 
 
-async def read_event(outlet: EventQueue) -> Event:
+async def read_event(queue: EventQueue) -> Event:
     async with asyncio.timeout(TEST_TIMEOUT):
-        return await outlet.next_event()
+        return await queue.next_event()
 
 
 async def test_events_come_out_in_order() -> None:
-    outlet = EventQueue(8)
+    queue = EventQueue(8)
     for n in range(5):
-        outlet.push(make_delta(n))
-    assert [await read_event(outlet) for _ in range(5)] == [make_delta(n) for n in range(5)]
+        queue.push(make_delta(n))
+    assert [await read_event(queue) for _ in range(5)] == [make_delta(n) for n in range(5)]
 
 
 async def test_a_reader_waits_for_an_event() -> None:
-    outlet = EventQueue(8)
-    reader = asyncio.ensure_future(read_event(outlet))
-    asyncio.get_running_loop().call_soon(outlet.push, make_delta(1))
+    queue = EventQueue(8)
+    reader = asyncio.ensure_future(read_event(queue))
+    asyncio.get_running_loop().call_soon(queue.push, make_delta(1))
     assert await reader == make_delta(1)
 
 
 async def test_a_writer_waits_for_room_and_has_it_when_the_reader_catches_up() -> None:
-    outlet = EventQueue(2)
+    queue = EventQueue(2)
     is_full = []
     for n in range(2):
-        outlet.push(make_delta(n))
-        is_full.append(outlet.is_full)
+        queue.push(make_delta(n))
+        is_full.append(queue.is_full)
     assert is_full == [False, True]
-    writer = asyncio.ensure_future(outlet.wait_for_room())
+    writer = asyncio.ensure_future(queue.wait_for_room())
     _, pending = await asyncio.wait([writer], timeout=0)
     assert pending
-    await read_event(outlet)
+    await read_event(queue)
     async with asyncio.timeout(TEST_TIMEOUT):
         await writer
 
 
 async def test_a_writer_does_not_wait_for_a_reader_that_left() -> None:
-    outlet = EventQueue(1)
-    outlet.push(make_delta(0))
-    writer = asyncio.ensure_future(outlet.wait_for_room())
+    queue = EventQueue(1)
+    queue.push(make_delta(0))
+    writer = asyncio.ensure_future(queue.wait_for_room())
     await asyncio.wait([writer], timeout=0)
-    outlet.close()
+    queue.close()
     async with asyncio.timeout(TEST_TIMEOUT):
         await writer
-    outlet.push(make_delta(1))
-    assert not outlet.is_full
+    queue.push(make_delta(1))
+    assert not queue.is_full
     async with asyncio.timeout(TEST_TIMEOUT):
-        await outlet.wait_for_room()
+        await queue.wait_for_room()
 
 
 async def test_a_reader_that_gave_up_waiting_can_come_back() -> None:
-    outlet = EventQueue(1)
-    reader = asyncio.ensure_future(outlet.next_event())
+    queue = EventQueue(1)
+    reader = asyncio.ensure_future(queue.next_event())
     await asyncio.wait([reader], timeout=0)
     reader.cancel()
     await asyncio.wait([reader])
-    outlet.push(make_delta(0))
-    assert await read_event(outlet) == make_delta(0)
+    queue.push(make_delta(0))
+    assert await read_event(queue) == make_delta(0)
 
 
 async def read_events(run: Run, number: int) -> list[Event]:
-    """The first events of a run, whose reader then pauses."""
+    """Reads the first events of a run; then the reader pauses."""
     async with asyncio.timeout(TEST_TIMEOUT):
         return [await run.event_queue.next_event() for _ in range(number)]
 
@@ -110,10 +110,10 @@ async def test_a_slow_reader_slows_its_own_run_and_no_other(world: RuntimeWorld)
     first = await read_events(slow, 2)
     other = await collect_events(runtime.stream("crab", "Hi", sender="other"))
     assert isinstance(other[-1], Done)
-    assert model.sent_chunks[0] == 10  # with the brackets before them, two more than were read
+    assert model.sent_chunks[0] == 10  # with Started and TextStart, two more than were read
     rest = await collect_events(slow.events())
-    said = [event.text for event in [*first, *rest] if isinstance(event, TextDelta)]
-    assert said == NUMBERS
+    texts = [event.text for event in [*first, *rest] if isinstance(event, TextDelta)]
+    assert texts == NUMBERS
     assert isinstance(rest[-1], Done)
 
 
@@ -145,7 +145,9 @@ async def test_a_reader_that_left_does_not_hold_up_a_detached_run(
     ]
 
 
-async def test_whoever_only_waits_for_the_end_slows_nothing(world: RuntimeWorld) -> None:
+async def test_a_caller_that_only_waits_for_the_end_does_not_slow_the_run(
+    world: RuntimeWorld,
+) -> None:
     runtime = world.make_runtime(
         ScriptedProvider(answer_with_text(*NUMBERS)), limits=RuntimeLimits(stream_events=1)
     )

@@ -1,4 +1,4 @@
-"""Guests: a second agent's voice in a conversation that stays the first one's."""
+"""Guests: a second agent answers in a conversation that still belongs to the first one."""
 
 import asyncio
 from pathlib import Path
@@ -54,7 +54,7 @@ async def refuse_guest(call: ToolDispatch) -> str:
 
 
 class InstructionsEnv(Env):
-    """Instructions that lie in directories."""
+    """Returns instructions by the name of the directory."""
 
     def __init__(self, cwd: Path, **by_name: str) -> None:
         super().__init__(cwd=cwd)
@@ -117,7 +117,7 @@ async def test_a_guest_gets_the_instructions_of_the_place_it_runs_in(
     )
 
 
-async def test_a_guest_that_thinks_is_asked_to(world: RuntimeWorld) -> None:
+async def test_thinking_is_requested_for_a_guest_that_has_it(world: RuntimeWorld) -> None:
     model = ScriptedProvider("Hoo.")
     thinker = msgspec.structs.replace(OWL, thinking=True)
     runtime = world.make_runtime(model, agents=[CRAB, thinker])
@@ -171,7 +171,7 @@ async def test_a_guests_stream_bears_its_name_and_counts_its_cost(world: Runtime
     ]
 
 
-async def test_send_has_guests_too(storage: Storage, world: RuntimeWorld) -> None:
+async def test_send_accepts_a_guest(storage: Storage, world: RuntimeWorld) -> None:
     runtime = world.make_runtime(ScriptedProvider("Hoo."), storage)
     async with asyncio.timeout(TEST_TIMEOUT):
         done = await runtime.send("crab", "Owl?", guest="owl")
@@ -194,23 +194,23 @@ async def test_there_is_no_framing_where_no_guest_has_spoken(world: RuntimeWorld
     )
 
 
-async def test_framing_is_made_anew_for_each_run_and_never_kept(
+async def test_framing_is_built_again_for_each_run_and_never_stored(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     model = ScriptedProvider(respond=lambda request: f"Answer {len(model.requests)}.")
     runtime = world.make_runtime(model, storage)
-    said: list[Message] = []
+    history: list[Message] = []
     for number in range(1, 6):
         guest = "owl" if number % 2 else ""
         await wait_for_done(runtime.start("crab", f"Turn {number}", guest=guest))
-        said += [user_message(f"Turn {number}"), assistant_message(f"Answer {number}.", guest)]
+        history += [user_message(f"Turn {number}"), assistant_message(f"Answer {number}.", guest)]
         framings = [m for m in model.last_messages if m in (JOINING, GUESTS_WERE_HERE)]
         assert framings == [JOINING if guest else GUESTS_WERE_HERE]
         assert model.last_messages[-2:] == (*framings, user_message(f"Turn {number}"))
-        assert await read_history(storage) == said
+        assert await read_history(storage) == history
     page = await storage.read_page(PAIR, 0, 100)
     assert page is not None
-    assert [record.message for record in page.messages] == said
+    assert [record.message for record in page.messages] == history
 
 
 async def test_framing_stays_where_it_is_through_the_steps_of_a_run(world: RuntimeWorld) -> None:
@@ -224,7 +224,7 @@ async def test_framing_stays_where_it_is_through_the_steps_of_a_run(world: Runti
     assert [m.text for m in model.last_messages][2:] == [PRIMARY_NOTICE, "Look!", "", "waves"]
 
 
-async def test_what_the_user_said_is_kept_when_less_is_laid_before_it_than_the_last_time(
+async def test_the_users_message_is_stored_when_the_framing_is_shorter_than_the_last_time(
     storage: Storage, world: RuntimeWorld, tmp_path: Path
 ) -> None:
     model = ScriptedProvider(respond=lambda request: "Answer.")
@@ -305,7 +305,7 @@ async def test_an_empty_answer_of_a_guest_is_not_kept(
     assert model.last_messages == (user_message("Owl?"), user_message("Hi"))
 
 
-async def test_a_guest_whose_model_fails_leaves_what_the_user_said(
+async def test_a_guest_whose_model_fails_leaves_the_users_message(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     error = ApiError(ErrorKind.SERVER, "out of order")
@@ -315,7 +315,7 @@ async def test_a_guest_whose_model_fails_leaves_what_the_user_said(
     assert await read_history(storage) == [user_message("Owl?")]
 
 
-async def test_a_guest_nobody_knows_is_an_error_and_nothing_is_kept(
+async def test_an_unknown_guest_is_an_error_and_nothing_is_stored(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     model = ScriptedProvider("Hello.")
@@ -361,7 +361,9 @@ async def test_a_guest_cannot_speak_in_anothers_name(storage: Storage, world: Ru
     )
 
 
-async def test_who_said_what_survives_a_restart(storage: Storage, world: RuntimeWorld) -> None:
+async def test_the_speakers_of_messages_survive_a_restart(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     await wait_for_done(
         world.make_runtime(ScriptedProvider("Hoo."), storage).start("crab", "Owl?", guest="owl")
     )
@@ -375,7 +377,9 @@ async def test_who_said_what_survives_a_restart(storage: Storage, world: Runtime
     )
 
 
-async def test_who_said_what_survives_compaction(storage: Storage, world: RuntimeWorld) -> None:
+async def test_the_speakers_of_messages_survive_compaction(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     model = ScriptedProvider("Hello.", "Hoo.", "They talked.")
     runtime = world.make_runtime(model, storage)
     await wait_for_done(runtime.start("crab", "Hi"))

@@ -1,4 +1,4 @@
-"""Keys: what is said with one is run once in its conversation, whoever repeats it, and whenever."""
+"""Idempotency keys: a message with a key runs once in its conversation, however often it comes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -91,9 +91,9 @@ async def test_a_key_repeated_while_it_runs_is_the_same_run_from_its_beginning(
     reading = [asyncio.ensure_future(follow_run(runtime, run)) for run in (first, second)]
     await run_ready_tasks(3)
     gate.open()
-    told = await asyncio.gather(*reading)
-    assert [join_text(events) for events in told] == ["One two."] * 2
-    assert not any(map(is_stored, told))
+    streams = await asyncio.gather(*reading)
+    assert [join_text(events) for events in streams] == ["One two."] * 2
+    assert not any(map(is_stored, streams))
     assert len(model.requests) == 1
 
 
@@ -113,6 +113,24 @@ async def test_a_key_repeated_while_it_waits_in_line_is_the_same_run(
     assert join_text(await follow_run(runtime, waiting)) == "Two."
     await wait_for_done(before)
     assert [m.text for m in await read_history(storage)] == ["First", "One.", "Second", "Two."]
+
+
+@pytest.mark.req("delivery.attach.after")
+@pytest.mark.parametrize("after", [1, 4, 50])
+async def test_a_follower_with_a_position_gets_all_of_a_run_that_is_read_from_the_log(
+    storage: Storage, world: RuntimeWorld, after: int
+) -> None:
+    """The position is one in the original run. The key was sent again meanwhile, and stored events
+    have their own numbers."""
+    runtime = world.make_runtime(ScriptedProvider("Waves."), storage)
+    await follow_run(runtime, runtime.start("crab", "Look!", key="k"))
+    await run_ready_tasks(2)  # until the run has left memory
+    again = runtime.start("crab", "Look!", key="k")
+    async with asyncio.timeout(TEST_TIMEOUT):
+        followed = [each.event async for each in runtime.follow(again, after)]
+    assert isinstance(followed[0], Started)
+    assert join_text(followed) == "Waves."
+    assert isinstance(followed[-1], Done)
 
 
 @pytest.mark.req("delivery.key.stored")
@@ -144,7 +162,7 @@ async def test_a_key_repeated_after_its_run_gives_the_stored_outcome_whatever_ca
         case "restart":
             await runtime.close()
             runtime = world.make_runtime(model, storage, hook=ScriptedTools(look=look))
-    asked = len(model.requests)
+    request_count = len(model.requests)
     again = runtime.start("crab", "Look!", key="k")
     stored = await follow_run(runtime, again)
     assert is_stored(stored)
@@ -155,7 +173,7 @@ async def test_a_key_repeated_after_its_run_gives_the_stored_outcome_whatever_ca
     assert isinstance(stored[-1], Done)
     assert stored[-1].reason is StopReason.COMPLETED
     assert (await runtime.send("crab", "Look!", key="k")).text == "Waves."
-    assert len(model.requests) == asked
+    assert len(model.requests) == request_count
     assert stored == await runtime.read_stored_events("crab", key="k")
     assert stored == await runtime.read_stored_events("crab", run_id=run.id)
 
@@ -201,10 +219,10 @@ async def test_a_key_with_other_content_or_another_guest_is_refused_live_and_sto
 
 
 @pytest.mark.req("delivery.key.conflict")
-async def test_somebody_with_the_wrong_content_does_not_keep_the_right_one_from_its_outcome(
+async def test_a_conflicting_message_does_not_block_the_one_that_repeats_the_key(
     world: RuntimeWorld,
 ) -> None:
-    """The wrong one comes first, and the log was not looked at yet when the right one comes."""
+    """The conflicting one comes first, and the log is not searched yet when the other comes."""
     storage = YieldingStorage()
     model = ScriptedProvider("One.")
     first = world.make_runtime(model, storage)
@@ -226,7 +244,7 @@ async def test_of_two_new_messages_with_one_key_the_first_runs_and_the_other_is_
     runtime = world.make_runtime(model, storage)
     runs = [runtime.start("crab", text, key="k") for text in ("a", "b", "a")]
     done = [await wait_for_done(run) for run in runs]
-    assert [each.is_conflict for each in done] == [False, True, False]
+    assert [end.is_conflict for end in done] == [False, True, False]
     assert [done[0].text, done[2].text] == ["One.", "One."]
     assert [m.text for m in await read_history(storage)] == ["a", "One."]
 
@@ -277,9 +295,7 @@ async def test_a_key_is_known_though_ten_thousand_came_after_it(
 
 
 @pytest.mark.req("delivery.key.withdrawn")
-async def test_a_turn_that_was_taken_back_leaves_its_key_free(
-    storage: Storage, world: RuntimeWorld
-) -> None:
+async def test_a_withdrawn_turn_leaves_its_key_free(storage: Storage, world: RuntimeWorld) -> None:
     gate = Gate()
     model = ScriptedProvider([gate, *answer_with_text("One.")], "Two.", "Three.")
     runtime = world.make_runtime(model, storage)
@@ -293,7 +309,7 @@ async def test_a_turn_that_was_taken_back_leaves_its_key_free(
     assert (await wait_for_done(waiting)).reason is StopReason.CANCELLED
     gate.open()
     await wait_for_done(first)
-    unknown = await runtime.send("crab", "Third", guest="nobody", key="g")
+    unknown = await runtime.send("crab", "Third", guest="cat", key="g")
     assert unknown.reason is StopReason.ERROR
     assert (await runtime.send("crab", "Something else", key="k")).text == "Two."
     assert (await runtime.send("crab", "Third", key="g")).text == "Three."
@@ -328,7 +344,7 @@ async def test_a_run_that_was_killed_is_not_run_again_and_one_that_waits_behind_
     assert len(model.requests) == 2
 
 
-async def test_an_empty_key_is_none(storage: Storage, world: RuntimeWorld) -> None:
+async def test_an_empty_key_counts_as_no_key(storage: Storage, world: RuntimeWorld) -> None:
     model = ScriptedProvider(respond=lambda _: "Hello.")
     runtime = world.make_runtime(model, storage)
     for _ in range(3):
@@ -359,7 +375,7 @@ async def test_a_key_may_have_any_characters(
 
 
 @pytest.mark.req("delivery.key.steer")
-async def test_a_steer_with_a_key_is_said_once_live_and_after_the_run(
+async def test_a_steer_with_a_key_is_sent_once_live_and_after_the_run(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -396,10 +412,10 @@ async def test_a_steer_with_a_key_is_said_once_live_and_after_the_run(
 
 
 @pytest.mark.req("delivery.key.steer")
-async def test_steers_that_race_while_the_log_is_searched_are_said_once(
+async def test_steers_that_race_while_the_log_is_searched_are_sent_once(
     world: RuntimeWorld,
 ) -> None:
-    """Keys were dropped from the marker, so that every new key is looked for in the log."""
+    """The marker has dropped keys, so every new key is searched for in the log."""
 
     class SlowSearch(WatchedStorage):
         async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
@@ -426,7 +442,7 @@ async def test_steers_that_race_while_the_log_is_searched_are_said_once(
 async def test_a_steer_that_comes_while_a_repeated_key_is_looked_for_is_not_lost(
     world: RuntimeWorld,
 ) -> None:
-    """The repetition has its turn for a moment; what is said into it would be taken back."""
+    """The repeated run holds the turn for a moment; a steer into it would be withdrawn."""
 
     class SlowLoad(WatchedStorage):
         gate: Gate | None = None
@@ -450,7 +466,7 @@ async def test_a_steer_that_comes_while_a_repeated_key_is_looked_for_is_not_lost
     async with asyncio.timeout(TEST_TIMEOUT):
         with pytest.raises(NothingInFlightError):
             await steering
-    # Into one that is a run of its own it is said.
+    # A run with a new key takes the steer.
     storage.gate = Gate()
     runtime = world.make_runtime(model, storage)
     new = runtime.start("crab", "Second", key="k2")
@@ -481,7 +497,7 @@ def make_call_answers(count: int) -> list[Sequence[AnswerStep]]:
 async def test_steps_that_are_not_in_memory_any_more_are_read_from_the_log(
     storage: Storage, world: RuntimeWorld, slow: bool
 ) -> None:
-    """A follower that comes late, and one that came first and read nothing for a long time."""
+    """Once with a follower that comes late, once with one that reads nothing for a long time."""
     gate, middle = Gate(), Gate()
 
     async def look(call: ToolDispatch) -> str:
@@ -519,10 +535,10 @@ async def test_steps_that_are_not_in_memory_any_more_are_read_from_the_log(
 
 
 @pytest.mark.req("delivery.attach.readers")
-async def test_a_reader_that_is_slow_misses_nothing_and_delays_nobody(
+async def test_a_slow_reader_misses_nothing_and_delays_no_other(
     storage: Storage, world: RuntimeWorld
 ) -> None:
-    """It takes an event whenever many others have come: kinds change all the time."""
+    """It reads one event at a time while many others come, of changing kinds."""
     pieces = [*make_call_answers(30), answer_with_text("The ", "end.")]
 
     async def look(call: ToolDispatch) -> str:
@@ -535,27 +551,27 @@ async def test_a_reader_that_is_slow_misses_nothing_and_delays_nobody(
     run = runtime.start("crab", "Look!", key="k")
 
     async def read_slowly(pause: int) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         async for _, event in runtime.follow(run):
-            found.append(event)
+            events.append(event)
             await run_ready_tasks(pause)
-        return found
+        return events
 
     async with asyncio.timeout(TEST_TIMEOUT):
         fast, *slow = await asyncio.gather(
             read_slowly(0), read_slowly(1), read_slowly(7), read_slowly(40)
         )
-    for found in slow:
-        assert join_text(found) == join_text(fast)
+    for events in slow:
+        assert join_text(events) == join_text(fast)
         for kind in (ToolResult, Started, Done):
-            assert [e for e in found if isinstance(e, kind)] == [
+            assert [e for e in events if isinstance(e, kind)] == [
                 e for e in fast if isinstance(e, kind)
             ]
 
 
 @pytest.mark.req("delivery.attach.compaction")
 @pytest.mark.parametrize("is_killed", [False, True])
-async def test_whoever_follows_a_compaction_sees_a_run_without_words_that_ends(
+async def test_a_follower_of_a_compaction_sees_a_run_without_text_that_ends(
     storage: Storage, world: RuntimeWorld, is_killed: bool
 ) -> None:
     gate = Gate()

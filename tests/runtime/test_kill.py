@@ -1,4 +1,4 @@
-"""Stopping a run: what it was doing ends at once, what was complete stays, nobody else notices."""
+"""Killing a run: its work stops at once, complete messages stay, other runs are not affected."""
 
 import asyncio
 from contextlib import aclosing
@@ -51,14 +51,14 @@ SWIM = ToolCall("c2", "swim", "{}")
 
 
 def answer_until_gate(gate: Gate) -> list[AnswerStep]:
-    """Says something, and then nothing until the gate opens."""
+    """Sends some text, then waits for the gate."""
     return [Chunk(text="Once upon"), gate, Chunk(text=" a time")]
 
 
 # ── While the model speaks ──────────────────────────────────────────────────────────────────────
 
 
-async def test_a_kill_closes_the_models_stream_and_keeps_what_the_user_said(
+async def test_a_kill_closes_the_models_stream_and_keeps_the_users_message(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -93,7 +93,7 @@ async def test_a_run_that_waits_for_its_reader_can_be_killed(world: RuntimeWorld
     assert model.cut_off_streams == 1
 
 
-async def test_steps_and_cost_until_then_are_told(world: RuntimeWorld) -> None:
+async def test_a_killed_run_reports_its_steps_and_usage_so_far(world: RuntimeWorld) -> None:
     gate = Gate()
     usage = Usage(1, 2, 3)
 
@@ -158,7 +158,7 @@ async def test_a_kill_cancels_tools_and_keeps_the_results_that_were_there(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_kill_while_the_calls_are_being_kept_makes_none_of_them(
+async def test_a_kill_while_the_calls_are_stored_makes_none_of_them(
     world: RuntimeWorld, fails: bool
 ) -> None:
     storage = WatchedStorage()
@@ -186,7 +186,7 @@ async def test_a_kill_while_the_calls_are_being_kept_makes_none_of_them(
     assert list(model.last_messages) == [*history, user_message("And?")]
 
 
-async def test_a_result_that_comes_together_with_the_kill_is_kept(world: RuntimeWorld) -> None:
+async def test_a_result_that_comes_together_with_the_kill_is_stored(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
 
     async def look(call: ToolDispatch) -> str:
@@ -202,7 +202,7 @@ async def test_a_result_that_comes_together_with_the_kill_is_kept(world: Runtime
     assert (await read_history(storage))[-1] == Message("tool", "waves", call_id="c1", name="look")
 
 
-async def test_a_tool_that_answers_its_cancellation_has_its_answer_kept(
+async def test_a_tool_that_answers_its_cancellation_has_its_answer_stored(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -224,7 +224,7 @@ async def test_a_tool_that_answers_its_cancellation_has_its_answer_kept(
     assert (await read_history(storage))[-1].text == "half of the waves"
 
 
-async def test_a_tool_that_does_not_stop_is_left_to_itself(
+async def test_a_tool_that_does_not_stop_is_abandoned(
     storage: Storage,
     world: RuntimeWorld,
     monkeypatch: pytest.MonkeyPatch,
@@ -232,13 +232,13 @@ async def test_a_tool_that_does_not_stop_is_left_to_itself(
 ) -> None:
     monkeypatch.setattr(tool_calls, "GRACE", 0.01)
     gate = Gate()
-    over = asyncio.Event()
+    has_ended = asyncio.Event()
 
     async def look(call: ToolDispatch) -> str:
         while True:
             try:
                 await gate.pass_through()
-                over.set()
+                has_ended.set()
                 return "at last"
             except asyncio.CancelledError:
                 continue
@@ -255,13 +255,13 @@ async def test_a_tool_that_does_not_stop_is_left_to_itself(
     assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
     gate.open()
     async with asyncio.timeout(TEST_TIMEOUT):
-        await over.wait()
+        await has_ended.wait()
 
 
-# ── Before the model was asked ──────────────────────────────────────────────────────────────────
+# ── Before the model is asked ───────────────────────────────────────────────────────────────────
 
 
-async def test_a_kill_while_the_users_message_is_being_kept_waits_for_that(
+async def test_a_kill_while_the_users_message_is_stored_waits_for_the_write(
     world: RuntimeWorld,
 ) -> None:
     storage = WatchedStorage()
@@ -294,7 +294,7 @@ async def test_a_run_can_be_killed_before_it_has_begun(
     assert (await wait_for_done(runtime.start("crab", "Hi?"))).text == "Hello."
 
 
-async def test_a_turn_that_is_left_while_it_waits_gives_up_its_place_and_nobody_elses(
+async def test_a_turn_that_is_left_while_it_waits_gives_up_only_its_own_place(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -314,24 +314,26 @@ async def test_a_turn_that_is_left_while_it_waits_gives_up_its_place_and_nobody_
     assert [m.text for m in await read_history(storage)] == ["First", "One.", "Third", "Three."]
 
 
-# ── What a kill answers ─────────────────────────────────────────────────────────────────────────
+# ── Results of a kill ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_kill_of_nothing_in_flight_says_so(storage: Storage, world: RuntimeWorld) -> None:
+async def test_a_kill_without_a_run_in_flight_returns_false(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
     await wait_for_done(runtime.start("crab", "Hi"))
     assert not await runtime.kill("crab")
     assert not await world.make_runtime(ScriptedProvider(), storage).kill("crab")
 
 
-async def test_a_kill_of_a_conversation_there_never_was_is_an_error(
+async def test_a_kill_of_an_unknown_conversation_is_an_error(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     runtime = world.make_runtime(ScriptedProvider(), storage)
     with pytest.raises(
-        UnknownConversationError, match="crab has had no conversation with nobody yet"
+        UnknownConversationError, match="crab has had no conversation with stranger yet"
     ):
-        await runtime.kill("crab", "nobody")
+        await runtime.kill("crab", "stranger")
 
 
 async def test_an_empty_sender_is_the_user(world: RuntimeWorld) -> None:
@@ -355,13 +357,13 @@ async def test_a_kill_stops_the_run_in_flight_and_not_those_that_wait(world: Run
 
 
 async def test_a_second_kill_changes_nothing(storage: Storage, world: RuntimeWorld) -> None:
-    gate, tidying = Gate(), Gate()
+    gate, cleanup = Gate(), Gate()
 
     async def look(call: ToolDispatch) -> str:
         try:
             await gate.pass_through()
         except asyncio.CancelledError:
-            await tidying.pass_through()
+            await cleanup.pass_through()
         return "tidied up"
 
     runtime = world.make_runtime(
@@ -370,17 +372,17 @@ async def test_a_second_kill_changes_nothing(storage: Storage, world: RuntimeWor
     run = runtime.start("crab", "Look!")
     await gate.wait_until_reached()
     assert await runtime.kill("crab")
-    await tidying.wait_until_reached()
+    await cleanup.wait_until_reached()
     assert await runtime.kill("crab")
     run.kill()
-    tidying.open()
+    cleanup.open()
     assert (await wait_for_done(run)).reason is StopReason.CANCELLED
     assert [m.text for m in await read_history(storage)] == ["Look!", "", "tidied up"]
     run.kill()
     assert not await runtime.kill("crab")
 
 
-async def test_a_kill_as_the_answer_is_being_kept_keeps_it(world: RuntimeWorld) -> None:
+async def test_a_kill_while_the_answer_is_stored_keeps_the_answer(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
     gate = storage.append_gates[1] = Gate()
     runtime = world.make_runtime(ScriptedProvider("Hello."), storage)
@@ -394,7 +396,7 @@ async def test_a_kill_as_the_answer_is_being_kept_keeps_it(world: RuntimeWorld) 
 
 
 async def kill_after(moment: int, world: RuntimeWorld) -> StopReason:
-    """A turn with tools that steer it, killed then; the rest must be in order whenever that is."""
+    """Runs a turn whose tools steer it, kills it at that moment, and checks the stored history."""
     steered: list[str] = []
     acknowledged: list[str] = []
 
@@ -420,10 +422,10 @@ async def kill_after(moment: int, world: RuntimeWorld) -> StopReason:
     assert conversation.history == history
     assert conversation.meta.message_count == len(history)
     assert find_history_error(history) is None
-    said = [m.text for m in history if m.role == "user"]
-    # A steer whose sender is cancelled meanwhile is carried out.
-    assert said == ["Look!", *steered][: len(said)]
-    assert len(said) > len(acknowledged)
+    user_texts = [m.text for m in history if m.role == "user"]
+    # A steer is sent even if its caller is cancelled meanwhile.
+    assert user_texts == ["Look!", *steered][: len(user_texts)]
+    assert len(user_texts) > len(acknowledged)
     runtime.set_provider(ScriptedProvider("Hello."))
     assert (await wait_for_done(runtime.start("crab", "And?"))).text == "Hello."
     return done.reason
@@ -439,7 +441,7 @@ async def test_a_kill_at_any_moment_leaves_a_whole_history_and_loses_or_doubles_
     assert moment > 20
 
 
-async def test_a_kill_of_a_guest_leaves_what_the_user_said(
+async def test_a_kill_of_a_guest_leaves_the_users_message(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -456,7 +458,7 @@ async def test_a_kill_of_a_guest_leaves_what_the_user_said(
 # ── Leaving ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_whoever_stops_reading_takes_the_run_along(
+async def test_a_reader_that_stops_reading_ends_the_run(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -474,7 +476,7 @@ async def test_whoever_stops_reading_takes_the_run_along(
     assert [m.text for m in await read_history(storage)] == ["Tell!", "Hi", "Hello."]
 
 
-async def test_whoever_is_cancelled_while_reading_takes_the_run_along(world: RuntimeWorld) -> None:
+async def test_a_reader_that_is_cancelled_ends_the_run(world: RuntimeWorld) -> None:
     gate = Gate()
     model = ScriptedProvider([gate], "Hello.")
     runtime = world.make_runtime(model)
@@ -486,7 +488,7 @@ async def test_whoever_is_cancelled_while_reading_takes_the_run_along(world: Run
     assert model.cut_off_streams == 1
 
 
-async def test_whoever_leaves_after_the_first_event_leaves_the_conversation_in_order(
+async def test_a_reader_that_leaves_after_the_first_event_leaves_the_conversation_in_order(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     """The run has not had a chance to begin by then."""
@@ -499,7 +501,7 @@ async def test_whoever_leaves_after_the_first_event_leaves_the_conversation_in_o
     assert [m.text for m in await read_history(storage)] == ["Tell!", "Hi", "Hello."]
 
 
-async def test_a_detached_run_goes_on_without_its_reader_and_is_kept(
+async def test_a_detached_run_goes_on_without_its_reader_and_is_stored(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -520,7 +522,7 @@ async def test_a_detached_run_goes_on_without_its_reader_and_is_kept(
     ]
 
 
-async def test_whoever_is_cancelled_while_waiting_for_the_end_does_not_take_the_run_along(
+async def test_a_caller_cancelled_while_waiting_for_the_end_does_not_end_the_run(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -540,7 +542,7 @@ async def test_whoever_is_cancelled_while_waiting_for_the_end_does_not_take_the_
     ]
 
 
-async def test_closing_the_runtime_kills_all_runs_and_keeps_what_was_said(
+async def test_closing_the_runtime_kills_all_runs_and_stores_their_messages(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gates = [Gate() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What the model is shown: tags around guests' words, framing before what was said last."""
+"""Model requests: tags around guests' messages, and framing before the user's last message."""
 
 import html
 import re
@@ -27,7 +27,7 @@ HISTORY = [
     user_message("And?"),
 ]
 
-# Text that has a fair chance to hold tags, whole, in pieces, nested in each other.
+# Text that often contains tags, complete, incomplete or nested.
 tag_soup = st.lists(
     st.one_of(
         st.sampled_from(["<from", "</from>", "<FROM ", "<<", "from", 'agent="crab">', "<fr", "/"]),
@@ -51,7 +51,7 @@ def test_a_guests_words_are_inside_a_tag_with_its_name() -> None:
         Message("tool", "waves", call_id="c"),
     ],
 )
-def test_everybody_elses_words_are_as_they_were(message: Message) -> None:
+def test_messages_of_others_are_unchanged(message: Message) -> None:
     assert tag_guest_message(message) is message
 
 
@@ -62,10 +62,10 @@ def test_a_name_is_quoted_in_its_tag() -> None:
 
 @given(tag_soup, tag_soup.filter(bool))
 def test_a_guest_can_neither_end_its_tag_nor_open_anothers(text: str, name: str) -> None:
-    shown = tag_guest_message(assistant_message(text, name)).text
-    assert [tag.lower() for tag in ANY_TAG.findall(shown)] == ["<from", "</from"]
-    assert shown.startswith(f'<from agent="{escape_markup(name)}">\n')
-    assert shown.endswith("\n</from>")
+    tagged = tag_guest_message(assistant_message(text, name)).text
+    assert [tag.lower() for tag in ANY_TAG.findall(tagged)] == ["<from", "</from"]
+    assert tagged.startswith(f'<from agent="{escape_markup(name)}">\n')
+    assert tagged.endswith("\n</from>")
     assert not set('"<>') & set(escape_markup(name))
 
 
@@ -75,7 +75,7 @@ def test_markup_is_escaped_as_in_html(text: str, quotes: bool) -> None:
 
 
 @given(st.text().filter(lambda text: "<" not in text))
-def test_words_without_a_tag_are_shown_as_they_are(text: str) -> None:
+def test_text_without_a_tag_is_unchanged(text: str) -> None:
     assert (
         tag_guest_message(assistant_message(text, "owl")).text
         == f'<from agent="owl">\n{text}\n</from>'
@@ -89,29 +89,31 @@ def test_other_tags_in_a_guests_words_are_left_alone() -> None:
     )
 
 
-def test_nothing_is_laid_into_a_plain_conversation() -> None:
+def test_a_conversation_without_guests_has_no_framing() -> None:
     assert (
         build_framing([user_message("Hi"), assistant_message("Hello.")], "", primary="crab") == []
     )
 
 
-def test_a_primary_is_told_of_guests_when_there_were_any() -> None:
+def test_a_primary_gets_a_notice_when_guests_have_spoken() -> None:
     assert build_framing(HISTORY, "", primary="crab") == [user_message(PRIMARY_NOTICE)]
 
 
-def test_a_guest_is_told_that_it_joins_and_whom_and_what_the_tags_mean() -> None:
-    (told,) = build_framing([user_message("Hi")], "", primary="crab", guest="owl")
-    assert told.role == "user"
-    assert "You are joining this conversation as a guest. It belongs to the agent crab" in told.text
-    assert '<from agent="NAME">' in told.text
-    assert "those with your own name, owl, are yours" in told.text
-    assert told.text == GUEST_NOTICE.format(primary="crab", guest="owl")
+def test_a_guests_notice_names_the_primary_and_explains_the_tags() -> None:
+    (notice,) = build_framing([user_message("Hi")], "", primary="crab", guest="owl")
+    assert notice.role == "user"
+    assert (
+        "You are joining this conversation as a guest. It belongs to the agent crab" in notice.text
+    )
+    assert '<from agent="NAME">' in notice.text
+    assert "those with your own name, owl, are yours" in notice.text
+    assert notice.text == GUEST_NOTICE.format(primary="crab", guest="owl")
 
 
 def test_names_are_quoted_in_the_framing_too() -> None:
-    (told,) = build_framing([], "", primary="a<from>{guest}", guest="{0}</from>")
-    assert "the agent a&lt;from&gt;{guest}," in told.text
-    assert "your own name, {0}&lt;/from&gt;, are yours" in told.text
+    (notice,) = build_framing([], "", primary="a<from>{guest}", guest="{0}</from>")
+    assert "the agent a&lt;from&gt;{guest}," in notice.text
+    assert "your own name, {0}&lt;/from&gt;, are yours" in notice.text
 
 
 def test_instructions_come_first_and_cannot_end_their_tag() -> None:
@@ -122,9 +124,9 @@ def test_instructions_come_first_and_cannot_end_their_tag() -> None:
     assert second == user_message(PRIMARY_NOTICE)
 
 
-def test_framing_is_laid_right_before_what_was_said_last() -> None:
-    shown = build_messages("You are crab.", HISTORY, [user_message("framing")], 4)
-    assert [message.text for message in shown] == [
+def test_framing_comes_right_before_the_users_last_message() -> None:
+    messages = build_messages("You are crab.", HISTORY, [user_message("framing")], 4)
+    assert [message.text for message in messages] == [
         "You are crab.",
         "Hi",
         "Hello.",

@@ -1,4 +1,4 @@
-"""Saying something into a run: read at the next step, in order, and never lost."""
+"""Steering messages: read at the run's next step, in order, and never lost."""
 
 import msgspec
 import pytest
@@ -45,7 +45,7 @@ def make_gated_tools(gate: Gate) -> ScriptedTools:
     return ScriptedTools(look=look)
 
 
-async def test_what_is_said_into_a_run_is_read_at_its_next_step_and_kept_in_order(
+async def test_a_steer_is_read_at_the_next_step_and_stored_in_order(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -70,9 +70,7 @@ async def test_what_is_said_into_a_run_is_read_at_its_next_step_and_kept_in_orde
     assert await read_history(storage) == [*history, assistant_message("Both.")]
 
 
-async def test_what_is_said_while_the_model_speaks_is_one_more_step(
-    storage: Storage, world: RuntimeWorld
-) -> None:
+async def test_a_steer_during_the_answer_adds_a_step(storage: Storage, world: RuntimeWorld) -> None:
     gate = Gate()
     model = ScriptedProvider([gate, *answer_with_text("One.")], "Two.")
     runtime = world.make_runtime(model, storage)
@@ -85,7 +83,7 @@ async def test_what_is_said_while_the_model_speaks_is_one_more_step(
     assert [m.text for m in await read_history(storage)] == ["Hi", "One.", "Really?", "Two."]
 
 
-async def test_what_is_said_as_the_last_answer_is_being_kept_is_one_more_step(
+async def test_a_steer_while_the_last_answer_is_stored_adds_a_step(
     world: RuntimeWorld,
 ) -> None:
     storage = WatchedStorage()
@@ -101,7 +99,7 @@ async def test_what_is_said_as_the_last_answer_is_being_kept_is_one_more_step(
     assert [m.text for m in await read_history(storage)] == ["Hi", "One.", "Really?", "Two."]
 
 
-async def test_what_is_said_to_a_model_that_says_nothing_is_one_more_step(
+async def test_a_steer_during_an_empty_answer_adds_a_step(
     world: RuntimeWorld,
 ) -> None:
     gate = Gate()
@@ -113,7 +111,7 @@ async def test_what_is_said_to_a_model_that_says_nothing_is_one_more_step(
     assert (await wait_for_done(run)).text == "Two."
 
 
-async def test_what_is_said_at_the_last_step_a_turn_may_take_is_one_more_step(
+async def test_a_steer_at_the_last_allowed_step_adds_a_step(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     gate = Gate()
@@ -130,9 +128,7 @@ async def test_what_is_said_at_the_last_step_a_turn_may_take_is_one_more_step(
     assert [m.text for m in await read_history(storage)][-2:] == ["Stop.", "Stopped."]
 
 
-async def test_what_was_said_into_a_run_that_is_killed_is_kept(
-    storage: Storage, world: RuntimeWorld
-) -> None:
+async def test_steers_of_a_killed_run_are_stored(storage: Storage, world: RuntimeWorld) -> None:
     gate = Gate()
     model = ScriptedProvider([gate], "Hello.")
     runtime = world.make_runtime(model, storage)
@@ -156,9 +152,7 @@ async def test_what_was_said_into_a_run_that_is_killed_is_kept(
     ]
 
 
-async def test_what_was_said_into_a_run_that_fails_is_kept(
-    storage: Storage, world: RuntimeWorld
-) -> None:
+async def test_steers_of_a_failed_run_are_stored(storage: Storage, world: RuntimeWorld) -> None:
     gate = Gate()
     runtime = world.make_runtime(ScriptedProvider([gate, BUSY]), storage)
     run = runtime.start("crab", "Hi")
@@ -169,16 +163,16 @@ async def test_what_was_said_into_a_run_that_fails_is_kept(
     assert await read_history(storage) == [user_message("Hi"), user_message("Really?")]
 
 
-async def test_what_is_being_read_when_the_run_is_killed_is_kept_once(world: RuntimeWorld) -> None:
+async def test_a_steer_that_is_being_read_during_a_kill_is_stored_once(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
-    asked = Gate()
+    model_gate = Gate()
     reading = storage.append_gates[2] = Gate()
-    runtime = world.make_runtime(ScriptedProvider([asked, *answer_with_text("One.")]), storage)
+    runtime = world.make_runtime(ScriptedProvider([model_gate, *answer_with_text("One.")]), storage)
     run = runtime.start("crab", "Hi")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     await runtime.steer("crab", "Really?")
     await runtime.steer("crab", "Sure?")
-    asked.open()
+    model_gate.open()
     await reading.wait_until_reached()
     await runtime.kill("crab")
     reading.open()
@@ -186,16 +180,16 @@ async def test_what_is_being_read_when_the_run_is_killed_is_kept_once(world: Run
     assert [m.text for m in await read_history(storage)] == ["Hi", "One.", "Really?", "Sure?"]
 
 
-async def test_what_is_said_into_a_run_that_is_being_killed_is_kept(
+async def test_a_steer_into_a_run_that_is_being_killed_is_stored(
     storage: Storage, world: RuntimeWorld
 ) -> None:
-    gate, tidying = Gate(), Gate()
+    gate, cleanup = Gate(), Gate()
 
     async def look(call: ToolDispatch) -> str:
         try:
             await gate.pass_through()
         finally:
-            await tidying.pass_through()
+            await cleanup.pass_through()
         return "never"
 
     runtime = world.make_runtime(
@@ -204,16 +198,14 @@ async def test_what_is_said_into_a_run_that_is_being_killed_is_kept(
     run = runtime.start("crab", "Look!")
     await gate.wait_until_reached()
     await runtime.kill("crab")
-    await tidying.wait_until_reached()
+    await cleanup.wait_until_reached()
     await runtime.steer("crab", "Stop!")
-    tidying.open()
+    cleanup.open()
     await wait_for_done(run)
     assert (await read_history(storage))[-1] == user_message("Stop!")
 
 
-async def test_a_guest_reads_what_is_said_into_its_turn(
-    storage: Storage, world: RuntimeWorld
-) -> None:
+async def test_a_guest_reads_steers_into_its_turn(storage: Storage, world: RuntimeWorld) -> None:
     gate = Gate()
     runtime = world.make_runtime(
         ScriptedProvider([gate, *answer_with_text("Hoo.")], "Hoo hoo."), storage
@@ -231,7 +223,7 @@ async def test_a_guest_reads_what_is_said_into_its_turn(
     ]
 
 
-async def test_there_must_be_a_run_to_say_something_into(world: RuntimeWorld) -> None:
+async def test_a_steer_without_a_run_is_refused(world: RuntimeWorld) -> None:
     runtime = world.make_runtime(ScriptedProvider("Hello."))
     sentence = "nothing runs in the conversation of crab with user; say it as a message of its own"
     with pytest.raises(NothingInFlightError, match=sentence):
@@ -241,14 +233,14 @@ async def test_there_must_be_a_run_to_say_something_into(world: RuntimeWorld) ->
         await runtime.steer("crab", "Hi")
 
 
-async def test_a_run_that_keeps_its_last_words_takes_no_more(world: RuntimeWorld) -> None:
-    """Better a refusal than a promise that is not kept."""
+async def test_a_run_that_is_storing_its_end_takes_no_steers(world: RuntimeWorld) -> None:
+    """A refusal is better than an acknowledged message that is lost."""
     storage = WatchedStorage()
-    asked = Gate()
+    model_gate = Gate()
     ending = storage.append_gates[1] = Gate()
-    runtime = world.make_runtime(ScriptedProvider([asked]), storage)
+    runtime = world.make_runtime(ScriptedProvider([model_gate]), storage)
     run = runtime.start("crab", "Hi")
-    await asked.wait_until_reached()
+    await model_gate.wait_until_reached()
     await runtime.kill("crab")
     await ending.wait_until_reached()
     with pytest.raises(NothingInFlightError):
@@ -258,7 +250,7 @@ async def test_a_run_that_keeps_its_last_words_takes_no_more(world: RuntimeWorld
     assert await read_history(storage) == [user_message("Hi")]
 
 
-async def test_what_waits_to_be_read_is_bounded(storage: Storage, world: RuntimeWorld) -> None:
+async def test_unread_steers_are_bounded(storage: Storage, world: RuntimeWorld) -> None:
     gate = Gate()
     runtime = world.make_runtime(
         ScriptedProvider([gate, *answer_with_text("One.")], "Two."),

@@ -1,4 +1,4 @@
-"""Tool calls: side by side, each answered, none able to break the run or to flood it."""
+"""Tool calls: concurrent, each with a result, and none can break or flood the run."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -40,9 +40,9 @@ async def answer_fine(call: ToolDispatch) -> str:
     return "fine"
 
 
-async def run_calls(world: RuntimeWorld, hook: Hook, *wanted: ToolCall) -> list[ToolResult]:
-    """The results of those calls, in a run that must come to its end in spite of them."""
-    runtime = world.make_runtime(ScriptedProvider(answer_with_calls(*wanted), "Done."), hook=hook)
+async def run_calls(world: RuntimeWorld, hook: Hook, *calls: ToolCall) -> list[ToolResult]:
+    """The results of these calls, in a run that must complete in spite of them."""
+    runtime = world.make_runtime(ScriptedProvider(answer_with_calls(*calls), "Done."), hook=hook)
     events = await collect_events(runtime.stream("crab", "Go!"))
     assert events[-1] == Done("crab", StopReason.COMPLETED, "Done.", model="m", steps=2)
     return [event for event in events if isinstance(event, ToolResult)]
@@ -87,7 +87,7 @@ async def test_a_tool_that_fails_is_answered_with_its_sentence_as_an_error(
     )
 
 
-async def test_a_tool_nobody_has_is_answered_with_an_error(world: RuntimeWorld) -> None:
+async def test_a_call_of_an_unknown_tool_is_answered_with_an_error(world: RuntimeWorld) -> None:
     assert await run_calls(world, ScriptedTools(look=answer_fine), SWIM) == [
         ToolResult("c2", "tool not registered: swim", 0, is_error=True)
     ]
@@ -102,16 +102,16 @@ async def test_a_tool_may_raise_anything_and_the_run_goes_on(
     async def broken(call: ToolDispatch) -> str:
         raise error
 
-    swum, looked = sorted(
+    swim_result, look_result = sorted(
         await run_calls(world, ScriptedTools(look=broken, swim=answer_fine), LOOK, SWIM),
         key=lambda result: result.is_error,
     )
-    assert swum.output == "fine"
-    assert looked.output == f"look failed: {type(error).__name__}: {error}"
+    assert swim_result.output == "fine"
+    assert look_result.output == f"look failed: {type(error).__name__}: {error}"
     assert "the tool look failed" in caplog.text
 
 
-async def test_a_hook_that_raises_before_it_has_begun_is_an_error_of_that_call(
+async def test_a_hook_that_raises_in_dispatch_fails_only_that_call(
     world: RuntimeWorld,
 ) -> None:
     class Hasty(ScriptedTools):
@@ -211,7 +211,7 @@ async def test_output_is_cut_for_the_model_the_client_and_the_log_alike(
     assert model.last_messages[-1].text == (await read_history(storage))[2].text == expected
 
 
-def test_what_fits_is_not_cut() -> None:
+def test_output_within_the_limit_is_not_cut() -> None:
     assert truncate_middle("é" * 50, 100) == "é" * 50
     assert truncate_middle("", 1) == ""
 
@@ -232,11 +232,11 @@ def test_a_cut_keeps_whole_characters_of_both_ends_and_says_what_is_missing(
     ends = len(head.encode()) + len(tail.encode())
     assert ends <= limit
     assert ends + gap == size
-    # Whole, and no more than the rest of a character missing at either cut, and the odd byte.
+    # At either cut at most the rest of one character is missing, plus the odd byte of the limit.
     assert ends >= limit - 1 - 2 * 3
 
 
-def test_half_a_surrogate_pair_is_no_obstacle() -> None:
+def test_lone_surrogates_are_replaced_when_output_is_cut() -> None:
     assert truncate_middle("\ud800" * 10, 4) == "??\n… 6 of 10 bytes left out …\n??"
     assert truncate_middle("a\ud800b", 4) == "a?b"
 
@@ -258,7 +258,7 @@ async def test_the_model_is_offered_what_its_agent_may_call_in_a_stable_order(
     assert model.requests[1].tools == ()
 
 
-async def test_a_hook_may_say_nothing_at_all(world: RuntimeWorld) -> None:
+async def test_the_default_hook_and_env_are_enough_for_a_run(world: RuntimeWorld) -> None:
     """The default hook has no tools, and the default environment no instructions."""
     hook = Hook()
     assert hook.system_prompt() is None
@@ -268,7 +268,7 @@ async def test_a_hook_may_say_nothing_at_all(world: RuntimeWorld) -> None:
     assert ToolResult("c1", "tool not registered: look", 0, is_error=True) in events
 
 
-async def test_what_the_user_says_may_be_put_in_other_words(world: RuntimeWorld) -> None:
+async def test_a_hook_can_replace_the_users_text(world: RuntimeWorld) -> None:
     class Commands(ScriptedTools):
         def preprocess(self, agent: str, content: str) -> str | None:
             return f"{agent} was told: {content[1:]}" if content.startswith("/") else None
@@ -278,8 +278,8 @@ async def test_what_the_user_says_may_be_put_in_other_words(world: RuntimeWorld)
     await wait_for_done(runtime.start("crab", "/look"))
     await wait_for_done(runtime.start("crab", "look"))
     await wait_for_done(runtime.start("crab", "/look", verbatim=True))
-    said = [message.text for message in model.last_messages if message.role == "user"]
-    assert said == ["crab was told: look", "look", "/look"]
+    texts = [message.text for message in model.last_messages if message.role == "user"]
+    assert texts == ["crab was told: look", "look", "/look"]
 
 
 async def test_an_agent_runs_as_the_hook_built_it(world: RuntimeWorld) -> None:

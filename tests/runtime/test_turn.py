@@ -1,4 +1,4 @@
-"""The agent loop: what is told and in which order, what is kept and when, how a turn ends."""
+"""The agent loop: the order of events, what is stored and when, and how a turn ends."""
 
 import asyncio
 import logging
@@ -62,10 +62,10 @@ def make_result(call: ToolCall, output: str) -> Message:
     return Message("tool", output, call_id=call.id, name=call.name)
 
 
-# ── What is told, in which order ────────────────────────────────────────────────────────────────
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_text_is_told_between_its_brackets_and_then_the_end(world: RuntimeWorld) -> None:
+async def test_text_comes_between_its_start_and_end_events(world: RuntimeWorld) -> None:
     usage = Usage(10, 2, 12)
     runtime = world.make_runtime(ScriptedProvider(answer_with_text("Hel", "lo", usage=usage)))
     assert await collect_events(runtime.stream("crab", "Hi")) == [
@@ -110,7 +110,7 @@ async def test_a_chunk_that_thinks_and_speaks_thinks_first(world: RuntimeWorld) 
     ]
 
 
-async def test_a_call_is_told_early_then_whole_then_its_result_then_what_it_cost(
+async def test_a_call_is_announced_early_then_complete_then_its_result_then_the_usage(
     world: RuntimeWorld,
 ) -> None:
     first, second = Usage(10, 5, 15), Usage(20, 3, 23, cache_hit=8)
@@ -142,7 +142,7 @@ async def test_a_call_is_told_early_then_whole_then_its_result_then_what_it_cost
     ]
 
 
-async def test_results_are_told_as_they_come_and_kept_in_the_order_of_the_calls(
+async def test_results_are_emitted_as_they_come_and_stored_in_the_order_of_the_calls(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     swum = asyncio.Event()
@@ -206,7 +206,7 @@ async def test_the_early_notice_comes_inside_an_open_segment_and_once_a_step(
     ]
 
 
-async def test_a_call_is_told_early_only_once_it_has_a_name(world: RuntimeWorld) -> None:
+async def test_a_call_is_announced_only_once_it_has_a_name(world: RuntimeWorld) -> None:
     pieces = [ToolCallDelta(0, "c1"), ToolCallDelta(0, name="look"), ToolCallDelta(0, arguments="")]
     runtime = world.make_runtime(
         ScriptedProvider([Chunk(tool_calls=(piece,)) for piece in pieces], "Done."),
@@ -220,14 +220,14 @@ async def test_a_call_is_told_early_only_once_it_has_a_name(world: RuntimeWorld)
 
 
 @pytest.mark.parametrize("usage", [None, Usage()])
-async def test_a_usage_of_nothing_is_not_told(world: RuntimeWorld, usage: Usage | None) -> None:
+async def test_an_empty_usage_is_not_emitted(world: RuntimeWorld, usage: Usage | None) -> None:
     runtime = world.make_runtime(ScriptedProvider(answer_with_text("Hello.", usage=usage)))
     events = await collect_events(runtime.stream("crab", "Hi"))
     assert not [event for event in events if isinstance(event, ContextUsage)]
     assert events[-1] == Done("crab", StopReason.COMPLETED, "Hello.", model="m", steps=1)
 
 
-async def test_empty_pieces_are_never_told(world: RuntimeWorld) -> None:
+async def test_empty_deltas_are_never_emitted(world: RuntimeWorld) -> None:
     answer = [Chunk(text=""), Chunk(reasoning=""), Chunk(text="Hello."), Chunk(), Chunk(text="")]
     runtime = world.make_runtime(ScriptedProvider(answer))
     assert (await collect_events(runtime.stream("crab", "Hi")))[1:-1] == [
@@ -250,7 +250,7 @@ async def test_every_event_reaches_the_hook_too(world: RuntimeWorld) -> None:
     assert [events[0], UserMessageReceived("Look!"), *events[1:]] == hook.events
 
 
-async def test_a_hook_that_fails_to_hear_breaks_no_run(world: RuntimeWorld) -> None:
+async def test_a_hook_that_raises_on_an_event_breaks_no_run(world: RuntimeWorld) -> None:
     class Deaf(ScriptedTools):
         def on_event(self, run: Run, event: Event) -> None:
             raise RuntimeError("deaf")
@@ -261,10 +261,10 @@ async def test_a_hook_that_fails_to_hear_breaks_no_run(world: RuntimeWorld) -> N
         assert done == Done("crab", StopReason.COMPLETED, answer, model="m", steps=1)
 
 
-# ── What is asked ───────────────────────────────────────────────────────────────────────────────
+# ── Requests ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_model_is_shown_the_prompt_the_history_and_what_was_said_last(
+async def test_the_model_gets_the_prompt_the_history_and_the_last_message(
     world: RuntimeWorld,
 ) -> None:
     model = ScriptedProvider("One.", "Two.")
@@ -290,14 +290,14 @@ async def test_an_agent_without_a_model_gets_the_one_the_provider_prefers(
             return "preferred"
 
     model = Preferring("Hello.", "Hello.")
-    nobody = msgspec.structs.replace(CRAB, name="any", model="")
-    runtime = world.make_runtime(model, agents=[CRAB, nobody])
+    any_model = msgspec.structs.replace(CRAB, name="any", model="")
+    runtime = world.make_runtime(model, agents=[CRAB, any_model])
     done = await wait_for_done(runtime.start("any", "Hi"))
     assert done.model == model.requests[0].model == "preferred"
     assert (await wait_for_done(runtime.start("crab", "Hi"))).model == "m"
 
 
-async def test_thinking_is_asked_of_an_agent_that_is_to_think(world: RuntimeWorld) -> None:
+async def test_thinking_is_requested_only_for_agents_that_have_it(world: RuntimeWorld) -> None:
     model = ScriptedProvider("Hello.", "Hello.")
     thinker = msgspec.structs.replace(CRAB, name="thinker", thinking=True)
     runtime = world.make_runtime(model, agents=[CRAB, thinker])
@@ -326,14 +326,14 @@ async def test_an_agent_without_tools_has_no_choice_of_them(world: RuntimeWorld)
     assert model.requests[0].tool_choice == "auto"
 
 
-# ── What is kept, and when ──────────────────────────────────────────────────────────────────────
+# ── Storing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_each_message_is_kept_before_what_comes_of_it_happens(world: RuntimeWorld) -> None:
+async def test_each_message_is_stored_before_its_consequences(world: RuntimeWorld) -> None:
     storage = WatchedStorage()
     model = ScriptedProvider(answer_with_calls(LOOK), "Waves.")
 
-    async def asked(request: Request) -> None:
+    async def record_request(request: Request) -> None:
         storage.journal.append("model asked")
 
     async def look(call: ToolDispatch) -> str:
@@ -343,45 +343,46 @@ async def test_each_message_is_kept_before_what_comes_of_it_happens(world: Runti
     class Listening(ScriptedTools):
         def on_event(self, run: Run, event: Event) -> None:
             if isinstance(event, ToolsComplete):
-                storage.journal.append("tools complete told")
+                storage.journal.append("tools complete")
             if isinstance(event, Done):
-                storage.journal.append("end told")
+                storage.journal.append("done")
 
-    model.on_request = asked
+    model.on_request = record_request
     await collect_events(
         world.make_runtime(model, storage, hook=Listening(look=look)).stream("crab", "Look!")
     )
     assert storage.journal == [
-        "user kept",
+        "user stored",
         "model asked",
-        "assistant kept",
+        "assistant stored",
         "tool dispatched",
-        "tool kept",
-        "tools complete told",
+        "tool stored",
+        "tools complete",
         "model asked",
-        "assistant kept",
-        "end told",
+        "assistant stored",
+        "done",
     ]
 
 
-async def test_storage_has_all_that_was_said_whenever_the_model_is_asked_or_a_tool_called(
+async def test_storage_has_all_messages_whenever_the_model_is_asked_or_a_tool_called(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     model = ScriptedProvider(answer_with_calls(LOOK), answer_with_calls(SWIM, text="On."), "Done.")
-    called: list[Message] = []
+    last_stored: list[Message] = []
 
-    async def asked(request: Request) -> None:
+    async def check_history(request: Request) -> None:
         assert list(model.last_messages) == await read_history(storage)
 
-    async def carry(call: ToolDispatch) -> str:
-        called.append((await read_history(storage))[-1])
+    async def record_last(call: ToolDispatch) -> str:
+        last_stored.append((await read_history(storage))[-1])
         return "ok"
 
-    model.on_request = asked
-    runtime = world.make_runtime(model, storage, hook=ScriptedTools(look=carry, swim=carry))
+    model.on_request = check_history
+    hook = ScriptedTools(look=record_last, swim=record_last)
+    runtime = world.make_runtime(model, storage, hook=hook)
     done = await wait_for_done(runtime.start("crab", "Go!"))
     assert done.reason is StopReason.COMPLETED, done
-    assert called == [
+    assert last_stored == [
         Message("assistant", tool_calls=(LOOK,)),
         Message("assistant", "On.", tool_calls=(SWIM,)),
     ]
@@ -397,7 +398,7 @@ async def test_the_log_says_what_the_run_did(world: RuntimeWorld) -> None:
             "crab", "Look!"
         )
     )
-    assert [(trace.event, trace.run) for trace in storage.event_records] == [
+    assert [(record.event, record.run) for record in storage.event_records] == [
         ("tool_start", "run-1"),
         ("tool_result", "run-1"),
         ("done", "run-1"),
@@ -412,7 +413,7 @@ async def test_the_log_says_what_the_run_did(world: RuntimeWorld) -> None:
     }
 
 
-async def test_each_run_is_one_line_in_the_log_without_what_was_said(
+async def test_each_run_is_one_log_line_without_any_message_text(
     world: RuntimeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "crabtalk.runtime")
@@ -445,7 +446,7 @@ async def test_each_run_is_one_line_in_the_log_without_what_was_said(
     assert "secret" not in str([vars(record) for record in caplog.records])
 
 
-async def test_reasoning_is_kept_with_the_answer(storage: Storage, world: RuntimeWorld) -> None:
+async def test_reasoning_is_stored_with_the_answer(storage: Storage, world: RuntimeWorld) -> None:
     answer = [Chunk(reasoning="hm"), Chunk(text="So.", opaque={"scripted": {"signature": "s"}})]
     await collect_events(world.make_runtime(ScriptedProvider(answer), storage).stream("crab", "Hi"))
     assert (await read_history(storage))[-1] == Message(
@@ -473,7 +474,7 @@ async def test_a_turn_stops_after_as_many_steps_as_its_agent_may_take(
 
 
 @pytest.mark.parametrize("answer", [[], [Chunk(finish="stop")], [Chunk(reasoning="hm")]])
-async def test_an_answer_that_says_nothing_is_no_action_and_not_kept(
+async def test_an_empty_answer_is_no_action_and_not_stored(
     storage: Storage, world: RuntimeWorld, answer: list[AnswerStep]
 ) -> None:
     runtime = world.make_runtime(ScriptedProvider(answer, "Hello."), storage)
@@ -497,7 +498,7 @@ async def test_a_model_that_fails_ends_the_turn_with_its_sentence_and_the_next_o
     assert model.last_messages == (user_message("Hi"), user_message("Hi?"))
 
 
-async def test_a_model_that_fails_after_tools_leaves_what_was_done(
+async def test_a_model_that_fails_after_tools_leaves_their_results(
     storage: Storage, world: RuntimeWorld
 ) -> None:
     model = ScriptedProvider(answer_with_calls(LOOK, text="I look."), [BUSY], "Hello.")
@@ -508,7 +509,9 @@ async def test_a_model_that_fails_after_tools_leaves_what_was_done(
     assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
 
 
-async def test_half_a_call_is_an_error_and_not_kept(storage: Storage, world: RuntimeWorld) -> None:
+async def test_an_incomplete_call_is_an_error_and_not_stored(
+    storage: Storage, world: RuntimeWorld
+) -> None:
     model = ScriptedProvider([Chunk(tool_calls=(ToolCallDelta(0, name="look"),))])
     done = await wait_for_done(world.make_runtime(model, storage).start("crab", "Look!"))
     assert done.reason is StopReason.ERROR
@@ -516,7 +519,7 @@ async def test_half_a_call_is_an_error_and_not_kept(storage: Storage, world: Run
     assert await read_history(storage) == [user_message("Look!")]
 
 
-async def test_what_nobody_foresaw_ends_the_turn_and_nothing_else(
+async def test_an_unexpected_error_ends_only_that_turn(
     storage: Storage, world: RuntimeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = ScriptedProvider(respond=lambda request: answer_with_text("Hello."))
@@ -534,23 +537,23 @@ async def test_what_nobody_foresaw_ends_the_turn_and_nothing_else(
     assert (await wait_for_done(runtime.start("crab", "Hi?"))).text == "Hello."
 
 
-# Appends of a turn with one call: what was said, the call, its result, the answer.
+# The appends of a turn with one call: the user's message, the call, its result, the answer.
 @pytest.mark.parametrize(
-    ("failing", "asked", "journal"),
+    ("failing", "request_count", "journal"),
     [
         (0, 0, []),
-        (1, 1, ["user kept"]),
-        (2, 1, ["user kept", "assistant kept", "tool dispatched"]),
-        (3, 2, ["user kept", "assistant kept", "tool dispatched", "tool kept"]),
+        (1, 1, ["user stored"]),
+        (2, 1, ["user stored", "assistant stored", "tool dispatched"]),
+        (3, 2, ["user stored", "assistant stored", "tool dispatched", "tool stored"]),
     ],
 )
 async def test_storage_that_fails_ends_the_turn_there_and_the_next_one_reads_what_it_has(
-    world: RuntimeWorld, failing: int, asked: int, journal: list[str]
+    world: RuntimeWorld, failing: int, request_count: int, journal: list[str]
 ) -> None:
     storage = WatchedStorage()
     storage.failing_appends.add(failing)
     answers: list[ScriptedAnswer] = [answer_with_calls(LOOK), "Waves."]
-    model = ScriptedProvider(*answers[:asked], "Hello.")
+    model = ScriptedProvider(*answers[:request_count], "Hello.")
 
     async def look(call: ToolDispatch) -> str:
         storage.journal.append("tool dispatched")
@@ -562,15 +565,14 @@ async def test_storage_that_fails_ends_the_turn_there_and_the_next_one_reads_wha
     assert isinstance(done, Done)
     assert done.reason is StopReason.ERROR
     assert done.error == "the disk is full; make room"
-    assert len(model.requests) == asked
+    assert len(model.requests) == request_count
     assert storage.journal == journal
 
     before = await read_history(storage)
     assert (await wait_for_done(runtime.start("crab", "Hi"))).text == "Hello."
-    shown = [
-        m for m in model.last_messages if not m.is_error
-    ]  # but for calls completed as interrupted
-    assert shown == [*before, user_message("Hi")]
+    # Without results of calls that were completed as interrupted.
+    messages = [m for m in model.last_messages if not m.is_error]
+    assert messages == [*before, user_message("Hi")]
     assert await read_history(storage) == [*before, user_message("Hi"), assistant_message("Hello.")]
 
 

@@ -1,4 +1,4 @@
-"""The line of a conversation: one at a time, in the order they came, whoever gives up."""
+"""The turn lock of a conversation: one holder at a time, in order of arrival, despite cancels."""
 
 import asyncio
 import gc
@@ -10,111 +10,111 @@ from crabtalk.runtime.turn_lock import TurnLock
 from tests.runtime.scripted_provider import TEST_TIMEOUT
 
 
-async def acquire_turn(line: TurnLock, place: asyncio.Future[None]) -> None:
+async def acquire_turn(lock: TurnLock, place: asyncio.Future[None]) -> None:
     async with asyncio.timeout(TEST_TIMEOUT):
-        await line.acquire(place)
+        await lock.acquire(place)
 
 
-async def test_the_first_one_need_not_wait() -> None:
-    line = TurnLock()
-    was_idle = [line.is_idle]
-    place = line.enqueue()
+async def test_the_first_place_need_not_wait() -> None:
+    lock = TurnLock()
+    was_idle = [lock.is_idle]
+    place = lock.enqueue()
     assert place.done()
-    was_idle.append(line.is_idle)
-    await acquire_turn(line, place)
-    line.release()
-    assert [*was_idle, line.is_idle] == [True, False, True]
+    was_idle.append(lock.is_idle)
+    await acquire_turn(lock, place)
+    lock.release()
+    assert [*was_idle, lock.is_idle] == [True, False, True]
 
 
-async def test_turns_come_in_the_order_of_joining_not_of_waiting() -> None:
-    line = TurnLock()
-    places = [line.enqueue() for _ in range(5)]
+async def test_the_order_is_that_of_enqueue_not_of_acquire() -> None:
+    lock = TurnLock()
+    places = [lock.enqueue() for _ in range(5)]
     order: list[int] = []
 
     async def take(number: int) -> None:
-        await acquire_turn(line, places[number])
+        await acquire_turn(lock, places[number])
         order.append(number)
-        line.release()
+        lock.release()
 
     async with asyncio.TaskGroup() as tasks:
         for number in reversed(range(5)):
             tasks.create_task(take(number))
     assert order == [0, 1, 2, 3, 4]
-    assert line.is_idle
+    assert lock.is_idle
 
 
-async def test_only_one_has_their_turn() -> None:
-    line = TurnLock()
-    first, second, third = line.enqueue(), line.enqueue(), line.enqueue()
+async def test_only_one_holds_the_lock() -> None:
+    lock = TurnLock()
+    first, second, third = lock.enqueue(), lock.enqueue(), lock.enqueue()
     assert [first.done(), second.done(), third.done()] == [True, False, False]
-    line.release()
+    lock.release()
     assert [second.done(), third.done()] == [True, False]
 
 
-async def test_whoever_comes_first_on_purpose_is_next() -> None:
-    line = TurnLock()
-    line.enqueue()
-    last, next_one = line.enqueue(), line.enqueue(first=True)
-    line.release()
+async def test_a_place_taken_with_first_is_next() -> None:
+    lock = TurnLock()
+    lock.enqueue()
+    last, next_one = lock.enqueue(), lock.enqueue(first=True)
+    lock.release()
     assert [next_one.done(), last.done()] == [True, False]
 
 
-async def test_first_in_an_empty_line_has_their_turn_at_once() -> None:
-    line = TurnLock()
-    assert line.enqueue(first=True).done()
-    assert not line.enqueue().done()
+async def test_first_on_a_free_lock_gets_it_at_once() -> None:
+    lock = TurnLock()
+    assert lock.enqueue(first=True).done()
+    assert not lock.enqueue().done()
 
 
-async def start_waiter(line: TurnLock, place: asyncio.Future[None]) -> asyncio.Task[None]:
-    """Somebody who waits for that place, and has begun to."""
-    task = asyncio.ensure_future(line.acquire(place))
+async def start_waiter(lock: TurnLock, place: asyncio.Future[None]) -> asyncio.Task[None]:
+    """A task that is waiting for that place."""
+    task = asyncio.ensure_future(lock.acquire(place))
     await asyncio.wait([task], timeout=0)
     return task
 
 
-async def cancel_waiter(line: TurnLock, place: asyncio.Future[None]) -> None:
-    task = await start_waiter(line, place)
+async def cancel_waiter(lock: TurnLock, place: asyncio.Future[None]) -> None:
+    task = await start_waiter(lock, place)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
 
 
-async def test_a_place_that_was_given_up_holds_up_nobody() -> None:
-    line = TurnLock()
-    line.enqueue()
-    gone, behind = line.enqueue(), line.enqueue()
-    await cancel_waiter(line, gone)
-    line.release()
+async def test_a_cancelled_place_does_not_block_the_queue() -> None:
+    lock = TurnLock()
+    lock.enqueue()
+    gone, behind = lock.enqueue(), lock.enqueue()
+    await cancel_waiter(lock, gone)
+    lock.release()
     assert behind.done()
 
 
 @pytest.mark.parametrize("order", ["cancelled first", "reached first"])
-async def test_a_turn_given_up_in_the_moment_it_comes_passes_to_the_next(order: str) -> None:
-    line = TurnLock()
-    line.enqueue()
-    gone, behind = line.enqueue(), line.enqueue()
-    task = await start_waiter(line, gone)
+async def test_a_turn_cancelled_at_the_moment_it_comes_passes_to_the_next(order: str) -> None:
+    lock = TurnLock()
+    lock.enqueue()
+    gone, behind = lock.enqueue(), lock.enqueue()
+    task = await start_waiter(lock, gone)
     if order == "cancelled first":
         task.cancel()
-        line.release()
+        lock.release()
     else:
-        line.release()
+        lock.release()
         task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
     assert behind.done()
-    line.release()
-    assert line.is_idle
+    lock.release()
+    assert lock.is_idle
 
 
 @pytest.mark.one_loop
-async def test_a_place_that_was_given_up_is_not_remembered() -> None:
-    """Otherwise people who come and go behind a long turn would fill the memory."""
-    line = TurnLock()
-    line.enqueue()
-    place = line.enqueue()
-    remembered = weakref.ref(place)
-    await cancel_waiter(line, place)
+async def test_a_cancelled_place_is_freed() -> None:
+    """Otherwise clients that come and go behind a long turn would fill the memory."""
+    lock = TurnLock()
+    lock.enqueue()
+    place = lock.enqueue()
+    reference = weakref.ref(place)
+    await cancel_waiter(lock, place)
     del place
     gc.collect()
-    assert remembered() is None
+    assert reference() is None

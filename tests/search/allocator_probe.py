@@ -1,8 +1,8 @@
-"""A process that commits many times, and says in the end what its allocator keeps of it.
+"""A process that commits many times, and then reports the free memory its allocator still holds.
 
 python -m tests.search.allocator_probe HOME COMMITS
 
-On stdout: megabytes that are free, and not given back.
+Prints the free megabytes that were not returned to the system.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ class MallocInfo(ctypes.Structure):
 
 
 async def measure_free_memory(home: Path, commits: int) -> float:
-    async with open_harness(home) as talk:
+    async with open_harness(home) as harness:
         for number in range(commits):
             for sender in range(8):
-                words = [f"word{number}x{each}" for each in range(40)]
-                await talk.append_messages(Pair("crab", f"user{sender}"), *words)
-            await talk.wait_until_committed()
+                words = [f"word{number}x{position}" for position in range(40)]
+                await harness.append_messages(Pair("crab", f"user{sender}"), *words)
+            await harness.wait_until_committed()
         libc = ctypes.CDLL(None)
         libc.mallinfo2.restype = MallocInfo
         free: int = libc.mallinfo2().fordblks

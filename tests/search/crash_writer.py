@@ -1,8 +1,8 @@
-"""A process that speaks and commits without a pause, to be killed at any moment.
+"""A process that appends and commits without a pause, to be killed at any moment.
 
 python -m tests.search.crash_writer HOME SEED
 
-Says on stdout what was kept, a line for each message: conversation and word.
+Prints each stored message, as a line with its conversation and word.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ AT = "2026-01-01T00:00:00Z"
 
 
 async def write_messages(home: Path, seed: int) -> None:
-    """Words are told apart by the seed, so that none comes twice in all the lives of a home."""
+    """Words contain the seed, so that no word occurs twice in a home."""
     choose = random.Random(seed)
     storage = FileStorage(home, flush=False)
     index = SessionIndex(storage, home / "index" / "sessions")
@@ -35,7 +35,7 @@ async def write_messages(home: Path, seed: int) -> None:
     for number in itertools.count():
         pair = Pair("crab", f"user{choose.randrange(40)}")
         word = f"word{seed}x{number}"
-        # As the runtime does, which mends what a crash left of a log that was being begun.
+        # As the runtime does; it repairs what a crash left of a new log.
         stored = await storage.load_and_repair(pair)
         is_new = stored is None
         meta = (

@@ -1,4 +1,4 @@
-"""Talk: conversations in a storage, and an index that is told of them, as the runtime would."""
+"""SearchHarness: conversations in a storage, and an index that is informed as by the runtime."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -27,7 +27,7 @@ UNLIMITED = SearchScope()
 
 
 def format_minute(number: int) -> str:
-    """A minute later with each number."""
+    """A timestamp, one minute later for each number."""
     return f"2026-01-{1 + number // 1440:02}T{number // 60 % 24:02}:{number % 60:02}:00.000Z"
 
 
@@ -52,13 +52,13 @@ class SearchHarness:
             self.storage, self.directory, index_tool_results=self._index_tool_results
         )
 
-    # ── Speaking ────────────────────────────────────────────────────────────────────────────
+    # ── Appending ───────────────────────────────────────────────────────────────────────────
 
     async def append_messages(self, pair: Pair, *messages: Message | str) -> None:
-        """A text is the user's. The log gets a snapshot at the end, as after a turn."""
-        said = [Message("user", each) if isinstance(each, str) else each for each in messages]
+        """Append messages; a text is a user's. The log gets a snapshot last, as after a turn."""
+        converted = [Message("user", m) if isinstance(m, str) else m for m in messages]
         self.minute += 1
-        await self.append_timed(pair, [(each, format_minute(self.minute)) for each in said])
+        await self.append_timed(pair, [(m, format_minute(self.minute)) for m in converted])
 
     async def append_timed(self, pair: Pair, messages: Sequence[tuple[Message, str]]) -> None:
         new = pair not in self.metas
@@ -104,7 +104,7 @@ class SearchHarness:
         return await self.index.search(query, scope=options.pop("scope", UNLIMITED), **options)
 
     async def find_senders(self, query: str, **options: Any) -> list[str]:
-        """Who speaks in what is found, best first."""
+        """The agents and senders of the hits, best first."""
         return [f"{hit.agent}/{hit.sender}" for hit in await self.search(query, **options)]
 
     async def search_one(self, query: str, **options: Any) -> SessionHit:
@@ -114,7 +114,7 @@ class SearchHarness:
     # ── The index as a whole ────────────────────────────────────────────────────────────────
 
     async def wait_until_committed(self) -> None:
-        """Until all that was said is in the shelves, and no log is behind."""
+        """Wait until everything is committed, and no log is behind."""
         self.index.start()
         self.index.rescan()
         async with asyncio.timeout(PATIENCE):
@@ -122,20 +122,20 @@ class SearchHarness:
                 await asyncio.sleep(0.002)
 
     async def index_for(self, seconds: float) -> None:
-        """Lets it begin with a commit, and come as far as it comes."""
+        """Start a commit, and let it get as far as it gets in this time."""
         self.index.start()
         self.index.rescan()
         await asyncio.sleep(seconds)
 
     async def wait_until_verified(self) -> None:
-        """Until its files were looked through, and what came of that is done."""
+        """Wait until the files were verified, and any repair is done."""
         self.index.start()
         async with asyncio.timeout(PATIENCE):
             while not (self.index.statistics().is_verified and self.index.statistics().is_current):
                 await asyncio.sleep(0.002)
 
     async def restart(self) -> None:
-        """The index ends as it should, and another begins where it was."""
+        """Close the index properly, and open another in its place."""
         await self.index.close()
         self.index = self._new_index()
 
@@ -144,21 +144,21 @@ class SearchHarness:
 async def open_harness(home: Path, **options: Any) -> AsyncIterator[SearchHarness]:
     home.mkdir(exist_ok=True)
     storage = FileStorage(home, flush=False)
-    talk = SearchHarness(storage, home / "index" / "sessions", **options)
+    harness = SearchHarness(storage, home / "index" / "sessions", **options)
     try:
-        yield talk
+        yield harness
     finally:
-        await talk.index.close()
+        await harness.index.close()
         await storage.close()
 
 
 @asynccontextmanager
 async def open_harness_in_memory(**options: Any) -> AsyncIterator[SearchHarness]:
-    talk = SearchHarness(MemoryStorage(), **options)
+    harness = SearchHarness(MemoryStorage(), **options)
     try:
-        yield talk
+        yield harness
     finally:
-        await talk.index.close()
+        await harness.index.close()
 
 
 def make_tool_call(name: str, arguments: str, text: str = "") -> Message:

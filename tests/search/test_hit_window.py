@@ -1,4 +1,4 @@
-"""Windows: bounded, with the match always inside and in sight."""
+"""Windows: bounded, and the match is always in them and visible."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tests.search.search_harness import (
     open_harness,
 )
 
-# Threads do the work; whose loop waits for them makes no difference.
+# The work is done in threads, so the event loop makes no difference.
 pytestmark = pytest.mark.one_loop
 
 COUNTS = st.integers(-(2**70), 2**70)
@@ -28,23 +28,23 @@ COUNTS = st.integers(-(2**70), 2**70)
 
 @pytest.mark.req("search.window.bounded")
 @given(before=COUNTS, after=COUNTS)
-def test_a_window_has_at_most_sixteen_items_whatever_is_asked(before: int, after: int) -> None:
-    some, others = clamp_window(before, after)
-    assert 0 <= some <= max(0, before)
-    assert 0 <= others <= max(0, after)
-    assert some + 1 + others <= MAX_WINDOW_ITEMS
+def test_a_window_has_at_most_sixteen_items_whatever_is_requested(before: int, after: int) -> None:
+    clamped_before, clamped_after = clamp_window(before, after)
+    assert 0 <= clamped_before <= max(0, before)
+    assert 0 <= clamped_after <= max(0, after)
+    assert clamped_before + 1 + clamped_after <= MAX_WINDOW_ITEMS
     if before + after <= MAX_WINDOW_ITEMS - 1 and min(before, after) >= 0:
-        assert (some, others) == (before, after)
+        assert (clamped_before, clamped_after) == (before, after)
     elif min(before, after) >= 0:
-        assert some + 1 + others == MAX_WINDOW_ITEMS
+        assert clamped_before + 1 + clamped_after == MAX_WINDOW_ITEMS
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"),
+    ("requested", "clamped"),
     [((4, 4), (4, 4)), ((100, 0), (15, 0)), ((0, 100), (0, 15)), ((100, 100), (8, 7))],
 )
-def test_both_sides_give_way_alike(asked: tuple[int, int], given: tuple[int, int]) -> None:
-    assert clamp_window(*asked) == given
+def test_both_sides_are_reduced_alike(requested: tuple[int, int], clamped: tuple[int, int]) -> None:
+    assert clamp_window(*requested) == clamped
 
 
 WINDOW_SIZES = [(4, 4), (0, 0), (2**62, 2**62), (-3, 5), (15, 1)]
@@ -52,24 +52,28 @@ WINDOW_SIZES = [(4, 4), (0, 0), (2**62, 2**62), (-3, 5), (15, 1)]
 
 @pytest.mark.req("search.window.match_inside")
 @pytest.mark.parametrize("matched", [0, 1, 20, 39])
-async def test_the_match_is_in_its_window_wherever_it_is(talk: SearchHarness, matched: int) -> None:
+async def test_the_match_is_in_its_window_wherever_it_is(
+    harness: SearchHarness, matched: int
+) -> None:
     texts = [f"message {number}" for number in range(40)]
     texts[matched] = "the needle"
-    await talk.append_messages(CRAB, *texts)
+    await harness.append_messages(CRAB, *texts)
     for before, after in WINDOW_SIZES:
-        hit = await talk.search_one("needle", before=before, after=after)
-        some, others = clamp_window(before, after)
+        hit = await harness.search_one("needle", before=before, after=after)
+        clamped_before, clamped_after = clamp_window(before, after)
         ids = [item.id for item in hit.window]
-        assert ids == list(range(max(0, matched - some), min(40, matched + others + 1)))
+        assert ids == list(
+            range(max(0, matched - clamped_before), min(40, matched + clamped_after + 1))
+        )
         assert hit.message_id == matched
         assert hit.window[ids.index(matched)].snippet == "the needle"
 
 
 @pytest.mark.req("search.window.snippet")
-async def test_a_long_message_is_cut_around_the_match(talk: SearchHarness) -> None:
+async def test_a_long_message_is_cut_around_the_match(harness: SearchHarness) -> None:
     filler = "word " * 2_000
-    await talk.append_messages(CRAB, f"{filler}needle {filler}", f"haystack {filler}")
-    hit = await talk.search_one("needle")
+    await harness.append_messages(CRAB, f"{filler}needle {filler}", f"haystack {filler}")
+    hit = await harness.search_one("needle")
     matched, other = hit.window
     assert "needle" in matched.snippet
     assert matched.truncated
@@ -80,19 +84,19 @@ async def test_a_long_message_is_cut_around_the_match(talk: SearchHarness) -> No
 
 
 async def test_a_huge_message_is_found_by_its_last_word(home: Path) -> None:
-    async with open_harness(home) as talk:
-        await talk.append_messages(CRAB, "small", f"{'lorem ipsum dolor ' * 200_000}needle")
+    async with open_harness(home) as harness:
+        await harness.append_messages(CRAB, "small", f"{'lorem ipsum dolor ' * 200_000}needle")
         for _ in range(2):
-            hit = await talk.search_one("needle")
+            hit = await harness.search_one("needle")
             assert hit.message_id == 1
             assert hit.window[1].snippet.endswith("needle")
-            await talk.wait_until_committed()
+            await harness.wait_until_committed()
 
 
-async def test_a_short_message_is_shown_whole(talk: SearchHarness) -> None:
+async def test_a_short_message_is_shown_whole(harness: SearchHarness) -> None:
     text = "é" * (MAX_SNIPPET_BYTES // 2 - 4) + " needle"
-    await talk.append_messages(CRAB, text)
-    (item,) = (await talk.search_one("needle")).window
+    await harness.append_messages(CRAB, text)
+    (item,) = (await harness.search_one("needle")).window
     assert item.snippet == text
     assert not item.truncated
 
@@ -111,31 +115,31 @@ async def test_a_short_message_is_shown_whole(talk: SearchHarness) -> None:
         ("rien à voir", "needle", None),
     ],
 )
-def test_the_place_is_where_the_first_word_begins(
+def test_a_match_begins_at_the_first_matching_word(
     text: str, query: str, expected: int | None
 ) -> None:
-    found = find_match(text, parse_query(query))
+    position = find_match(text, parse_query(query))
     if expected is None or text.isascii():
-        assert found == expected
-    else:  # about, where words are not spelt as they are found
-        assert found is not None
-        assert 0 <= found <= expected
+        assert position == expected
+    else:  # approximately, if words are spelt differently in the index
+        assert position is not None
+        assert 0 <= position <= expected
 
 
 @given(st.text(max_size=3_000), st.integers(0, 3_000))
-def test_an_excerpt_is_a_part_that_fits_and_has_the_place(text: str, start: int) -> None:
+def test_a_snippet_is_a_bounded_part_that_shows_the_match(text: str, start: int) -> None:
     start = min(start, len(text))
-    cut = cut_snippet(text, start)
-    assert cut in text
-    assert len(cut.encode()) <= MAX_SNIPPET_BYTES
-    if cut != text and start < len(text):
-        assert text[start] in cut
-        assert len(cut.encode()) > MAX_SNIPPET_BYTES // 4 - 4
+    snippet = cut_snippet(text, start)
+    assert snippet in text
+    assert len(snippet.encode()) <= MAX_SNIPPET_BYTES
+    if snippet != text and start < len(text):
+        assert text[start] in snippet
+        assert len(snippet.encode()) > MAX_SNIPPET_BYTES // 4 - 4
 
 
 @pytest.mark.req("search.window.text")
-async def test_messages_read_as_their_text_or_else_as_their_calls(talk: SearchHarness) -> None:
-    await talk.append_messages(
+async def test_messages_are_shown_as_their_text_or_else_their_calls(harness: SearchHarness) -> None:
+    await harness.append_messages(
         CRAB,
         "needle",
         make_tool_call("bash", '{"command":"ls"}'),
@@ -143,7 +147,7 @@ async def test_messages_read_as_their_text_or_else_as_their_calls(talk: SearchHa
         make_tool_call("bash", "{}", "and again"),
         Message("assistant", "done", reasoning="hm"),
     )
-    hit = await talk.search_one("needle")
+    hit = await harness.search_one("needle")
     assert [(i.role, i.snippet, i.tool_name, i.truncated) for i in hit.window] == [
         ("user", "needle", "", False),
         ("assistant", 'bash({"command":"ls"})', "bash", False),
@@ -153,12 +157,12 @@ async def test_messages_read_as_their_text_or_else_as_their_calls(talk: SearchHa
     ]
 
 
-async def test_every_hit_has_a_window_of_its_own(talk: SearchHarness) -> None:
+async def test_every_hit_has_its_own_window(harness: SearchHarness) -> None:
     for number in range(20):
-        await talk.append_messages(
+        await harness.append_messages(
             Pair("crab", f"u{number}"), f"before {number}", "needle", f"after {number}"
         )
-    for hit in await talk.search("needle", limit=20, before=1, after=1):
+    for hit in await harness.search("needle", limit=20, before=1, after=1):
         name = hit.sender.removeprefix("u")
         shown = [item.snippet for item in hit.window]
         assert shown == [f"before {name}", "needle", f"after {name}"]

@@ -1,4 +1,4 @@
-"""The index killed with SIGKILL, over and over: nothing is missing and nothing is there twice."""
+"""The index killed with SIGKILL repeatedly: nothing is missing, nothing is there twice."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tests.search.search_harness import SearchHarness
 pytestmark = pytest.mark.one_loop
 
 PATIENCE = 20.0
-MIN_WORDS = 5  # words before it may be killed
+MIN_WORDS = 5  # words written before a kill
 CRASH_WRITER = ForkedProgram(
     *(Path(crash_writer.__file__), "tests.search.crash_writer:main"),
     *("crabtalk.search.session_index", "tantivy"),
@@ -26,7 +26,7 @@ CRASH_WRITER = ForkedProgram(
 
 
 async def write_until_killed(home: Path, seed: int) -> None:
-    """A process speaks for a moment, and is killed in the middle of whatever it does."""
+    """A process writes for a moment and is then killed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = CRASH_WRITER.start(home, str(seed), stdout=PIPE, env=environment)
     assert process.stdout is not None
@@ -40,52 +40,53 @@ async def write_until_killed(home: Path, seed: int) -> None:
 
 
 async def read_logged_messages(storage: FileStorage) -> dict[tuple[str, int], Record]:
-    """Every message there is, by handle and id, read without the index."""
-    found: dict[tuple[str, int], Record] = {}
+    """Every message by handle and id, read without the index."""
+    messages: dict[tuple[str, int], Record] = {}
     for handle in await storage.read_versions():
         position, more = 0, True
         while more:
-            (followed,) = await storage.read_new_records([(handle, position)], 1 << 20)
-            if not isinstance(followed, RecordSlice):
+            (record_slice,) = await storage.read_new_records([(handle, position)], 1 << 20)
+            if not isinstance(record_slice, RecordSlice):
                 break
-            for _, record in followed.records:
+            for _, record in record_slice.records:
                 if isinstance(record, MessageRecord):
-                    found[handle, record.id] = record
-            position, more = followed.position, followed.has_more
-    return found
+                    messages[handle, record.id] = record
+            position, more = record_slice.position, record_slice.has_more
+    return messages
 
 
 async def check_index(home: Path, *, is_first: bool) -> None:
     storage = FileStorage(home, flush=False)
-    talk = SearchHarness(storage, home / "index" / "sessions")
+    harness = SearchHarness(storage, home / "index" / "sessions")
     try:
-        await talk.wait_until_committed()
+        await harness.wait_until_committed()
         messages = await read_logged_messages(storage)
-        follower = get_indexer(talk)
-        # It was caught up with, not thrown away: but for the first commit, of which nobody knew.
-        assert follower.rebuilds <= is_first
-        assert follower.view is not None
-        assert follower.view.messages.documents == len(messages)
-        assert follower.view.totals.documents == len(messages)
+        indexer = get_indexer(harness)
+        # It was caught up, not rebuilt; except after a kill before the very first commit was
+        # recorded.
+        assert indexer.rebuilds <= is_first
+        assert indexer.view is not None
+        assert indexer.view.messages.documents == len(messages)
+        assert indexer.view.totals.documents == len(messages)
         for (handle, number), record in messages.items():
             assert isinstance(record, MessageRecord)
             word = record.message.text.split()[0]
-            assert follower.view.messages.document_frequency(word) >= 1, word
-            hit = await talk.search_one(word, before=0, after=0)
+            assert indexer.view.messages.document_frequency(word) >= 1, word
+            hit = await harness.search_one(word, before=0, after=0)
             assert (hit.handle, hit.message_id) == (handle, number)
         for _, meta in await storage.list_conversations():
             if meta.title:
-                assert (await talk.search_one(meta.title)).sender == meta.created_by
+                assert (await harness.search_one(meta.title)).sender == meta.created_by
             stored = await storage.read_conversation(meta.pair)
             if stored is not None and stored.marker is not None:
-                assert (await talk.search_one(stored.marker.summary)).sender == meta.created_by
+                assert (await harness.search_one(stored.marker.summary)).sender == meta.created_by
     finally:
-        await talk.index.close()
+        await harness.index.close()
         await storage.close()
 
 
-def get_indexer(talk: SearchHarness) -> LogIndexer:
-    return talk.index._indexer
+def get_indexer(harness: SearchHarness) -> LogIndexer:
+    return harness.index._indexer
 
 
 async def kill_and_check(home: Path, times: int) -> None:
@@ -96,12 +97,12 @@ async def kill_and_check(home: Path, times: int) -> None:
 
 
 @pytest.mark.req("search.kill")
-async def test_killed_six_times_it_has_everything_once(home: Path) -> None:
+async def test_an_index_killed_six_times_has_everything_once(home: Path) -> None:
     await kill_and_check(home, 6)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.req("search.kill")
-async def test_killed_a_hundred_times_it_has_everything_once(home: Path) -> None:
+async def test_an_index_killed_a_hundred_times_has_everything_once(home: Path) -> None:
     await kill_and_check(home, 100)

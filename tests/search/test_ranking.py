@@ -1,4 +1,4 @@
-"""Ranking against BM25 as the books have it, computed here from scratch."""
+"""Ranking compared with textbook BM25, computed here from scratch."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ from crabtalk.model.messages import Message
 from crabtalk.storage import Pair
 from tests.search.search_harness import SearchHarness, make_tool_call, open_harness
 
-# Threads do the work; whose loop waits for them makes no difference.
+# The work is done in threads, so the event loop makes no difference.
 pytestmark = pytest.mark.one_loop
 
 CONVERSATIONS = 150
@@ -28,23 +28,25 @@ class ExactBM25:
         self.lengths = [counts.total() for counts in self.counts]
         self.size = sum(length > 0 for length in self.lengths)
         self.average = sum(self.lengths) / self.size if self.size else 1.0
-        self.having = Counter(term for counts in self.counts for term in counts)
+        self.matching = Counter(term for counts in self.counts for term in counts)
 
     def scores(self, query: str) -> list[float]:
-        found = [0.0] * len(self.counts)
+        scores = [0.0] * len(self.counts)
         for term in set(tokenize_text(query)):
-            having = self.having[term]
-            idf = log(1 + (self.size - having + 0.5) / (having + 0.5))
+            matching = self.matching[term]
+            idf = log(1 + (self.size - matching + 0.5) / (matching + 0.5))
             for number, counts in enumerate(self.counts):
                 if times := counts[term]:
                     share = self.lengths[number] / self.average
-                    found[number] += idf * times * 2.2 / (times + 1.2 * (0.25 + 0.75 * share))
-        return found
+                    scores[number] += idf * times * 2.2 / (times + 1.2 * (0.25 + 0.75 * share))
+        return scores
 
 
 class ReferenceRanking:
-    """The same conversations, by the formula: best message, and twice the title, thrice the
-    summary."""
+    """Scores of the same conversations by the formula.
+
+    The best message, plus twice the title, plus three times the summary.
+    """
 
     def __init__(self) -> None:
         self.messages: list[tuple[Pair, str, float]] = []
@@ -82,11 +84,11 @@ class ZipfWords:
         return int(median * self.random.lognormvariate(0, 0.6))
 
 
-async def fill_index(talk: SearchHarness, words: ZipfWords) -> ReferenceRanking:
+async def fill_index(harness: SearchHarness, words: ZipfWords) -> ReferenceRanking:
     reference = ReferenceRanking()
     for number in range(CONVERSATIONS):
         if number == CONVERSATIONS // 2:
-            await talk.wait_until_committed()
+            await harness.wait_until_committed()
         pair = Pair(f"agent{number % 3}", f"user{number}")
         for _ in range(words.random.randrange(4, 20)):
             kind = words.random.choice(list(WEIGHTS))
@@ -97,20 +99,20 @@ async def fill_index(talk: SearchHarness, words: ZipfWords) -> ReferenceRanking:
                     text = f"tool {text}"
                 case _:
                     message = Message("user" if kind == "user" else "assistant", text)
-            await talk.append_messages(pair, message)
+            await harness.append_messages(pair, message)
             reference.messages.append((pair, text, WEIGHTS[kind]))
         if number % 3 == 0:
             reference.titles[pair] = words.choose(4)
-            await talk.set_title(pair, reference.titles[pair])
+            await harness.set_title(pair, reference.titles[pair])
         if number % 7 == 0:
             reference.summaries[pair] = words.choose(words.choose_length(40))
-            await talk.append_summary(pair, reference.summaries[pair])
+            await harness.append_summary(pair, reference.summaries[pair])
     reference.build()
     return reference
 
 
 def measure_overlap(found: list[Pair], exact: dict[Pair, float], count: int) -> float:
-    """How many of the best are among those found. Equals of the last one are as good."""
+    """The share of the best that were found. Those with the last one's score count as well."""
     ranked = sorted(exact.values(), reverse=True)[:count]
     if not ranked:
         return 1.0 if not found else 0.0
@@ -119,18 +121,18 @@ def measure_overlap(found: list[Pair], exact: dict[Pair, float], count: int) -> 
 
 
 @pytest.mark.req("search.ranking")
-@pytest.mark.parametrize("state", ["committed", "half in the tail"])
+@pytest.mark.parametrize("state", ["committed", "half committed"])
 async def test_the_best_ten_are_those_of_exact_bm25(home: Path, state: str) -> None:
     words = ZipfWords(seed=185)
-    async with open_harness(home) as talk:
-        reference = await fill_index(talk, words)
+    async with open_harness(home) as harness:
+        reference = await fill_index(harness, words)
         if state == "committed":
-            await talk.wait_until_committed()
+            await harness.wait_until_committed()
         shares: list[float] = []
         firsts = 0
         for _ in range(QUERIES):
             query = words.choose(words.random.choice([1, 2, 3, 6]))
-            hits = await talk.search(query, limit=10)
+            hits = await harness.search(query, limit=10)
             exact = reference.scores(query)
             shares.append(measure_overlap([Pair(h.agent, h.sender) for h in hits], exact, 10))
             best = max(exact, key=lambda pair: exact[pair])

@@ -1,4 +1,4 @@
-"""The index against a dict of what was said, through everything that can happen to it."""
+"""The index compared with a dict of all texts, through any operations, restarts and crashes."""
 
 import asyncio
 import shutil
@@ -39,7 +39,7 @@ MESSAGES = st.one_of(
 
 
 class ExpectedTexts:
-    """What one conversation can be found by."""
+    """The texts that one conversation is found by."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -51,7 +51,7 @@ class ExpectedTexts:
 
 
 class SessionIndexMachine(RuleBasedStateMachine):
-    """In memory, to begin with."""
+    """The index in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,12 +74,12 @@ class SessionIndexMachine(RuleBasedStateMachine):
     @rule(pair=ANY_PAIR, messages=st.lists(MESSAGES, min_size=1, max_size=3))
     def append_messages(self, pair: Pair, messages: list[Message]) -> None:
         self.run(self.harness.append_messages(pair, *messages))
-        said = self.expected.setdefault(pair, ExpectedTexts())
+        expected = self.expected.setdefault(pair, ExpectedTexts())
         for message in messages:
             if message.tool_calls:
-                said.messages.append(message.tool_calls[0].arguments[12:-2])
+                expected.messages.append(message.tool_calls[0].arguments[12:-2])
             elif message.role in ("user", "assistant"):
-                said.messages.append(message.text)
+                expected.messages.append(message.text)
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data(), text=TEXTS)
@@ -108,7 +108,7 @@ class SessionIndexMachine(RuleBasedStateMachine):
 
     @rule(milliseconds=st.integers(0, 20))
     def index_briefly(self, milliseconds: int) -> None:
-        """The commit may come as far as it comes."""
+        """A commit may get as far as it gets in this time."""
         self.run(self.harness.index_for(milliseconds / 1000))
 
     @rule(
@@ -118,36 +118,40 @@ class SessionIndexMachine(RuleBasedStateMachine):
     )
     def search(self, word: str, agent: str | None, sender: str | None) -> None:
         hits = self.run(self.harness.search(word, limit=20, scope=SearchScope(agent, sender)))
-        found = [Pair(hit.agent, hit.sender) for hit in hits]
-        assert len(found) == len(set(found))
-        assert set(found) == {
+        pairs = [Pair(hit.agent, hit.sender) for hit in hits]
+        assert len(pairs) == len(set(pairs))
+        assert set(pairs) == {
             pair
-            for pair, said in self.expected.items()
-            if said.has_word(word) and agent in (None, pair.agent) and sender in (None, pair.sender)
+            for pair, texts in self.expected.items()
+            if texts.has_word(word)
+            and agent in (None, pair.agent)
+            and sender in (None, pair.sender)
         }
         for hit in hits:
-            said = self.expected[Pair(hit.agent, hit.sender)]
-            assert hit.title == said.title
+            texts = self.expected[Pair(hit.agent, hit.sender)]
+            assert hit.title == texts.title
             assert (
                 hit.message_count == self.harness.metas[Pair(hit.agent, hit.sender)].message_count
             )
             assert hit.message_id in [item.id for item in hit.window]
 
     @invariant()
-    def nothing_is_counted_twice_once_it_is_committed(self) -> None:
+    def committed_documents_are_counted_once(self) -> None:
         statistics = self.harness.index.statistics()
         if statistics.is_current:
             view = self.harness.index._indexer.view
             assert view is not None
-            expected = sum(len(said.messages) for said in self.expected.values())
+            expected = sum(len(texts.messages) for texts in self.expected.values())
             assert statistics.messages == view.messages.documents == expected
-            assert view.titles.documents == sum(bool(said.title) for said in self.expected.values())
-            summaries = sum(bool(said.summary) for said in self.expected.values())
+            assert view.titles.documents == sum(
+                bool(texts.title) for texts in self.expected.values()
+            )
+            summaries = sum(bool(texts.summary) for texts in self.expected.values())
             assert view.summaries.documents == summaries
 
 
 class FileSessionIndexMachine(SessionIndexMachine):
-    """In files; and now and then the process ends, as it should or not."""
+    """The index in files, with restarts and crashes."""
 
     @initialize()
     def begin(self) -> None:
@@ -167,7 +171,7 @@ class FileSessionIndexMachine(SessionIndexMachine):
 
     @rule(milliseconds=st.integers(0, 20))
     def crash(self, milliseconds: int) -> None:
-        """What is in its files in the middle of whatever it does is all that the next one has."""
+        """The next index has only the files that exist at some moment of a commit."""
         self.run(self.harness.index_for(milliseconds / 1000))
         copy = self.home / "copy"
         shutil.rmtree(copy, ignore_errors=True)
@@ -175,7 +179,7 @@ class FileSessionIndexMachine(SessionIndexMachine):
             try:
                 shutil.copytree(self.index, copy, dirs_exist_ok=True)
                 break
-            except shutil.Error:  # a file went while it was being copied
+            except shutil.Error:  # a file was removed while it was copied
                 shutil.rmtree(copy, ignore_errors=True)
         self.run(self.harness.index.close())
         shutil.rmtree(self.index, ignore_errors=True)
@@ -192,7 +196,7 @@ class FileSessionIndexMachine(SessionIndexMachine):
         self.run(self.harness.wait_until_committed())
 
 
-def test_an_index_in_memory_finds_what_was_said_and_nothing_else() -> None:
+def test_an_index_in_memory_finds_what_was_appended_and_nothing_else() -> None:
     run_state_machine_as_test(
         SessionIndexMachine, settings=settings(max_examples=10, stateful_step_count=25)
     )
@@ -200,7 +204,7 @@ def test_an_index_in_memory_finds_what_was_said_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
-def test_an_index_in_files_finds_the_same_whatever_becomes_of_it(count: int) -> None:
+def test_an_index_in_files_finds_the_same_after_restarts_crashes_and_loss(count: int) -> None:
     run_state_machine_as_test(
         FileSessionIndexMachine, settings=settings(max_examples=count, stateful_step_count=25)
     )

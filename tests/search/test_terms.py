@@ -1,4 +1,4 @@
-"""Terms: nothing lost, nothing added, in the order of the text."""
+"""Terms: the same as the tokenizer's, in the order of the text."""
 
 import json
 from collections import Counter
@@ -22,20 +22,20 @@ TEXTS = st.lists(ALPHABET, max_size=60).map("".join)
 
 
 @given(TEXTS)
-def test_a_text_has_the_terms_that_its_tokens_are(text: str) -> None:
+def test_a_text_has_the_terms_of_the_tokenizer(text: str) -> None:
     terms = extract_terms(text)
     assert Counter(terms.words + terms.bigrams) == Counter(tokenize_text(text))
     assert len(terms) == len(tokenize_text(text))
 
 
 @given(st.text(max_size=100))
-def test_any_text_at_all_has_the_terms_that_its_tokens_are(text: str) -> None:
+def test_any_text_has_the_terms_of_the_tokenizer(text: str) -> None:
     terms = extract_terms(text)
     assert Counter(terms.words + terms.bigrams) == Counter(tokenize_text(text))
 
 
 @given(TEXTS, TEXTS)
-def test_the_row_of_two_texts_is_the_one_and_then_the_other(left: str, right: str) -> None:
+def test_the_words_of_two_texts_are_those_of_one_and_then_the_other(left: str, right: str) -> None:
     assert (
         extract_terms(f"{left} {right}").words
         == extract_terms(left).words + extract_terms(right).words
@@ -43,13 +43,13 @@ def test_the_row_of_two_texts_is_the_one_and_then_the_other(left: str, right: st
 
 
 @given(TEXTS)
-def test_no_term_breaks_where_the_index_splits(text: str) -> None:
+def test_no_term_contains_a_space(text: str) -> None:
     terms = extract_terms(text)
     assert terms.body().split() == terms.words + terms.bigrams
 
 
 @given(st.text(max_size=100))
-def test_no_term_has_to_be_escaped(text: str) -> None:
+def test_no_term_needs_escaping(text: str) -> None:
     body = extract_terms(text).body("a")
     assert json.loads(f'"{body}"') == body
 
@@ -58,28 +58,28 @@ def test_every_term_ends_in_the_mark() -> None:
     assert extract_terms("low tide 数据").body("b") == "lowb tideb 数b 据b 数据b"
 
 
-def test_pairs_stand_apart_from_the_row() -> None:
+def test_bigrams_are_separate_from_words() -> None:
     terms = extract_terms("ein 数据库 läuft ab 数")
     assert terms.words == ["ein", "数", "据", "库", "lauft", "ab", "数"]
     assert terms.bigrams == ["数据", "据库"]
 
 
-def test_a_long_text_is_taken_apart_in_pieces_at_its_spaces() -> None:
+def test_a_long_text_is_split_into_pieces_at_spaces() -> None:
     text = " ".join(f"word{number}" for number in range(20_000))
-    cut = list(split_pieces(text))
-    assert "".join(cut) == text
-    assert len(cut) > 4
-    assert max(map(len, cut)) <= PIECE_LENGTH
+    pieces = list(split_pieces(text))
+    assert "".join(pieces) == text
+    assert len(pieces) > 4
+    assert max(map(len, pieces)) <= PIECE_LENGTH
     assert extract_terms(text).words == [f"word{number}" for number in range(20_000)]
 
 
-def test_a_text_without_spaces_is_cut_all_the_same() -> None:
+def test_a_text_without_spaces_is_split_too() -> None:
     text = "库" * (3 * PIECE_LENGTH)
     assert "".join(split_pieces(text)) == text
     assert len(extract_terms(text).words) == len(text)
 
 
-def test_what_is_too_long_for_a_word_is_none() -> None:
+def test_a_term_above_the_length_limit_is_dropped() -> None:
     terms = extract_terms(f"before {'a' * MAX_TERM_LENGTH} {'b' * (MAX_TERM_LENGTH + 1)} after")
     assert terms.words == ["before", "a" * MAX_TERM_LENGTH, "after"]
 
@@ -98,7 +98,7 @@ def test_any_query_is_bounded(text: str) -> None:
     assert len(query.words) + sum(map(len, query.phrases)) <= MAX_QUERY_TERMS
 
 
-def test_a_query_is_cut_after_so_many_terms() -> None:
+def test_a_query_is_cut_at_the_limit_of_terms() -> None:
     words = " ".join(f"word{number}" for number in range(200))
     assert parse_query(words).words == tuple(f"word{number}" for number in range(MAX_QUERY_TERMS))
     quoted = parse_query(f'"{words}" more')

@@ -1,4 +1,4 @@
-"""Components are processes with a loop of their own: that of the test makes no difference."""
+"""Components are processes with event loops of their own, so tests run on one loop."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""What `python -c CODE` does, in a process that has loaded already what components consist of.
+"""Runs `python -c CODE` in a forked process that has imported the modules of components.
 
-process = played(code, home, stderr=PIPE)
+process = start_python(code, home, stderr=PIPE)
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A component's place: made for it, private, and taken by one process at a time."""
+"""A component's paths: named after it, private, and locked by one process at a time."""
 
 import os
 import subprocess
@@ -11,15 +11,15 @@ from crabtalk.service import ComponentError, ComponentPaths
 
 
 @pytest.mark.req("component.place")
-def test_what_belongs_to_a_component_has_its_name(home: Path) -> None:
-    place = ComponentPaths(home, "dice")
-    assert place.port_file.path == home / "run" / "dice.port"
-    assert place.log_path == home / "logs" / "dice.log"
-    assert place.config_path == home / "config" / "dice.toml"
+def test_the_paths_of_a_component_have_its_name(home: Path) -> None:
+    paths = ComponentPaths(home, "dice")
+    assert paths.port_file.path == home / "run" / "dice.port"
+    assert paths.log_path == home / "logs" / "dice.log"
+    assert paths.config_path == home / "config" / "dice.toml"
 
 
 @pytest.mark.req("component.place")
-def test_a_home_that_is_not_there_is_made_for_its_owner_alone(home: Path) -> None:
+def test_a_missing_home_is_made_private(home: Path) -> None:
     with ComponentPaths(home, "dice").hold_lock():
         pass
     for path in (home, home / "run", home / "logs"):
@@ -28,20 +28,20 @@ def test_a_home_that_is_not_there_is_made_for_its_owner_alone(home: Path) -> Non
 
 
 @pytest.mark.req("component.alone")
-def test_it_is_taken_once_at_a_time(home: Path) -> None:
-    place = ComponentPaths(home, "dice")
-    with place.hold_lock():
+def test_the_lock_is_held_by_one_process_at_a_time(home: Path) -> None:
+    paths = ComponentPaths(home, "dice")
+    with paths.hold_lock():
         refused = pytest.raises(ComponentError, match=f"pid {os.getpid()}.*stop it first")
-        with refused, place.hold_lock():
+        with refused, paths.hold_lock():
             pass
         with ComponentPaths(home, "bones").hold_lock():
             pass
-    with place.hold_lock():
+    with paths.hold_lock():
         pass
 
 
 @pytest.mark.req("component.alone")
-def test_a_process_that_was_killed_holds_nothing(home: Path) -> None:
+def test_a_killed_process_holds_no_lock(home: Path) -> None:
     code = (
         "import sys, os, signal, pathlib; from crabtalk.service import ComponentPaths\n"
         "with ComponentPaths(pathlib.Path(sys.argv[1]), 'dice').hold_lock():\n"
@@ -54,7 +54,7 @@ def test_a_process_that_was_killed_holds_nothing(home: Path) -> None:
 
 
 @pytest.mark.req("component.place")
-def test_a_home_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
+def test_an_unusable_home_is_reported(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     refused = pytest.raises(ComponentError, match=r"cannot use .*; set CRABTALK_HOME to another")
     with refused, ComponentPaths(tmp_path / "home", "dice").hold_lock():

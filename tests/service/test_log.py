@@ -1,4 +1,4 @@
-"""The log of a component: one line a record, in which everything can be seen."""
+"""The log of a component: one line for each record, with all characters visible."""
 
 import logging
 

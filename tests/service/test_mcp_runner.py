@@ -1,4 +1,4 @@
-"""A component as a process: found by its port file, alone of its name, gone without a trace."""
+"""A component as a process: found by its port file, one of each name, and a clean end."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from crabtalk.service.mcp_http import GRACE_SECONDS
 from tests.forked_programs import PIPE, ForkedProcess
 from tests.service.python_process import ROOT, start_python
 
-# What it tests is in processes with loops of their own.
+# Components are processes with event loops of their own.
 pytestmark = pytest.mark.one_loop
 
 PATIENCE = 40
@@ -34,7 +34,7 @@ DICE_CODE = PAGE_TEXT.split("```python\n")[1].split("```")[0]
 async def run_component(
     home: Path, code: str = DICE_CODE, name: str = "dice"
 ) -> AsyncIterator[ForkedProcess]:
-    """Runs `code` until its port file is there."""
+    """Run `code`, and wait for its port file."""
     old = PortFile.for_component(home, name).read_port()
     process = start_python(code, home, stderr=PIPE)
     try:
@@ -51,13 +51,13 @@ async def run_component(
 
 async def wait_until_ended(process: ForkedProcess) -> tuple[int | None, str]:
     async with asyncio.timeout(PATIENCE):
-        _, said = await process.communicate()
-    return process.returncode, said.decode()
+        _, output = await process.communicate()
+    return process.returncode, output.decode()
 
 
 @asynccontextmanager
 async def open_abandoned_client(home: Path) -> AsyncIterator[Client]:
-    """A client that may find its server gone when it says good-bye."""
+    """A client whose server may be gone when it closes."""
     try:
         async with Client(build_url(home, "/mcp")) as client:
             yield client
@@ -115,7 +115,7 @@ async def test_the_port_file_is_a_port_on_loopback_and_a_line_end(home: Path) ->
 
 
 @pytest.mark.req("component.health")
-async def test_health_says_who_it_is(home: Path) -> None:
+async def test_health_reports_the_name_and_pid(home: Path) -> None:
     async with run_component(home) as process:
         assert await fetch_health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
 
@@ -133,19 +133,19 @@ async def test_a_web_page_cannot_call_tools(home: Path) -> None:
 
 @pytest.mark.req("component.port_file.removed")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_told_to_stop_it_removes_its_port_file_and_ends_well(
+async def test_a_signal_removes_the_port_file_and_ends_it_cleanly(
     home: Path, number: signal.Signals
 ) -> None:
     async with run_component(home) as process:
         process.send_signal(number)
-        code, said = await wait_until_ended(process)
-    assert code == 0, said
-    assert "dice has stopped" in said
+        code, output = await wait_until_ended(process)
+    assert code == 0, output
+    assert "dice has stopped" in output
     assert not (home / "run" / "dice.port").exists()
 
 
 @pytest.mark.req("component.port_file.removed")
-async def test_a_port_file_that_is_somebody_elses_stays(home: Path) -> None:
+async def test_a_port_file_of_another_process_stays(home: Path) -> None:
     async with run_component(home) as process:
         (home / "run" / "dice.port").write_text("1\n")
         process.terminate()
@@ -166,7 +166,7 @@ INITIALIZE_REQUEST = {
 
 
 @pytest.mark.req("component.stop")
-async def test_a_client_that_listens_on_does_not_keep_it_from_stopping(home: Path) -> None:
+async def test_a_connected_client_does_not_keep_it_from_stopping(home: Path) -> None:
     headers = {"Accept": "application/json, text/event-stream"}
     async with (
         run_component(home) as process,
@@ -177,8 +177,8 @@ async def test_a_client_that_listens_on_does_not_keep_it_from_stopping(home: Pat
         async with session.get(build_url(home, "/mcp"), headers=session_id) as listening:
             assert listening.content_type == "text/event-stream"
             process.terminate()
-            code, said = await wait_until_ended(process)
-    assert code == 0, said
+            code, output = await wait_until_ended(process)
+    assert code == 0, output
 
 
 SLOW_CODE = """
@@ -199,10 +199,10 @@ run_mcp(server)
 
 
 @pytest.mark.req("component.stop")
-async def test_a_call_that_runs_is_let_finish(home: Path) -> None:
+async def test_a_running_call_may_finish(home: Path) -> None:
     code = SLOW_CODE.replace("SECONDS", "1")
     async with run_component(home, code) as process, open_abandoned_client(home) as client:
-        await client.list_tools()  # or it would ask for their schemas after the call
+        await client.list_tools()  # otherwise it asks for their schemas after the call
         call = asyncio.ensure_future(client.call_tool("wait"))
         await wait_for_file(home / "waiting")
         process.terminate()
@@ -231,20 +231,20 @@ async def test_a_second_signal_does_not_wait_for_a_call(home: Path) -> None:
 
 
 @pytest.mark.req("component.alone")
-async def test_a_second_one_of_the_same_name_says_so_and_exits(home: Path) -> None:
+async def test_a_second_process_of_the_same_name_exits_with_an_error(home: Path) -> None:
     async with run_component(home) as process:
         before = (home / "run" / "dice.port").read_bytes()
-        status, said = await wait_until_ended(start_python(DICE_CODE, home, stderr=PIPE))
+        status, output = await wait_until_ended(start_python(DICE_CODE, home, stderr=PIPE))
         assert status == 1
-        assert said == f"dice: dice already runs in {home} (pid {process.pid}); stop it first\n"
+        assert output == f"dice: dice already runs in {home} (pid {process.pid}); stop it first\n"
         assert (home / "run" / "dice.port").read_bytes() == before
         assert await fetch_health(home) == {"name": "dice", "status": "ok", "pid": process.pid}
 
 
 @pytest.mark.req("component.alone")
-async def test_one_of_another_name_is_no_obstacle(home: Path) -> None:
-    other = DICE_CODE.replace('MCPServer("dice")', 'MCPServer("bones")')
-    async with run_component(home), run_component(home, other, "bones"):
+async def test_components_with_different_names_run_side_by_side(home: Path) -> None:
+    other_code = DICE_CODE.replace('MCPServer("dice")', 'MCPServer("bones")')
+    async with run_component(home), run_component(home, other_code, "bones"):
         assert (
             PortFile.for_component(home, "bones").read_port()
             != PortFile.for_component(home, "dice").read_port()
@@ -258,7 +258,7 @@ async def test_killed_and_restarted_it_is_reachable_at_its_new_port(home: Path) 
         await process.wait()
         old = PortFile.for_component(home, "dice")
         port = old.read_port()
-        assert port is not None  # nobody was left to remove it
+        assert port is not None  # the killed process left the file behind
         assert not old.is_listening()
     async with run_component(home) as process:
         assert PortFile.for_component(home, "dice").read_port() != port
@@ -269,7 +269,7 @@ async def test_killed_and_restarted_it_is_reachable_at_its_new_port(home: Path) 
 
 @pytest.mark.req("component.log")
 async def test_its_log_is_in_the_home_and_on_stderr(home: Path) -> None:
-    talking = DICE_CODE.replace(
+    code = DICE_CODE.replace(
         "    run_mcp(server)",
         "    import logging, threading\n"
         "    def talk():\n"
@@ -278,14 +278,14 @@ async def test_its_log_is_in_the_home_and_on_stderr(home: Path) -> None:
         "    run_mcp(server)",
     )
     log = home / "logs" / "dice.log"
-    async with run_component(home, talking) as process:
+    async with run_component(home, code) as process:
         async with asyncio.timeout(PATIENCE):
             while "two" not in log.read_text():
                 await asyncio.sleep(0.01)
         process.terminate()
-        _, said = await wait_until_ended(process)
+        _, output = await wait_until_ended(process)
     lines = log.read_text().splitlines()
-    assert lines == said.splitlines()
+    assert lines == output.splitlines()
     start = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ +\S+: ")
     assert all(start.match(line) for line in lines)
     assert any(line.endswith(r"dice: two\nlines") for line in lines)
@@ -293,7 +293,7 @@ async def test_its_log_is_in_the_home_and_on_stderr(home: Path) -> None:
 
 
 @pytest.mark.req("component.log")
-async def test_a_unit_that_sends_stderr_to_the_log_has_each_line_once(home: Path) -> None:
+async def test_with_stderr_sent_to_the_log_each_line_is_written_once(home: Path) -> None:
     log = home / "logs" / "dice.log"
     log.parent.mkdir(parents=True)
     with log.open("ab") as file:
@@ -312,15 +312,15 @@ async def test_a_unit_that_sends_stderr_to_the_log_has_each_line_once(home: Path
 @pytest.mark.parametrize("name", ["My Server", "../escape", "crabtalk", ""])
 async def test_a_name_that_cannot_be_a_port_file_is_refused(home: Path, name: str) -> None:
     code = DICE_CODE.replace('MCPServer("dice")', f"MCPServer({json.dumps(name or ' ')})")
-    status, said = await wait_until_ended(start_python(code, home, stderr=PIPE))
+    status, output = await wait_until_ended(start_python(code, home, stderr=PIPE))
     assert status == 1
-    assert "take" in said
-    assert "Traceback" not in said
+    assert "take" in output
+    assert "Traceback" not in output
     assert not home.exists()
 
 
 @pytest.mark.req("component.light")
-def test_importing_the_room_loads_neither_the_sdk_nor_any_web_framework() -> None:
+def test_importing_the_package_loads_neither_the_sdk_nor_a_web_framework() -> None:
     code = "import sys, crabtalk.service; print(*sys.modules)"
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -1,4 +1,4 @@
-"""Port files: what readers see of components, and of those that are no more."""
+"""Port files: what readers see of running components, and of dead ones."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ def run(home: Path) -> Path:
 
 
 @pytest.mark.req("component.port_file")
-def test_it_is_there_exactly_while_it_is_published(home: Path, run: Path) -> None:
+def test_the_file_exists_exactly_while_it_is_published(home: Path, run: Path) -> None:
     file = PortFile.for_component(home, "dice")
     with file.publish(4711):
         assert (run / "dice.port").read_bytes() == b"4711\n"
@@ -27,33 +27,33 @@ def test_it_is_there_exactly_while_it_is_published(home: Path, run: Path) -> Non
 
 
 @pytest.mark.req("component.port_file")
-def test_a_reader_never_sees_half_of_it(home: Path, run: Path) -> None:
+def test_a_reader_never_sees_half_a_file(home: Path, run: Path) -> None:
     file = PortFile.for_component(home, "dice")
-    seen: set[bytes] = set()
-    done = threading.Event()
+    contents: set[bytes] = set()
+    is_done = threading.Event()
 
-    def look() -> None:
-        while not done.is_set():
+    def read_repeatedly() -> None:
+        while not is_done.is_set():
             if file.path.exists():
                 try:
-                    seen.add(file.path.read_bytes())
+                    contents.add(file.path.read_bytes())
                 except FileNotFoundError:
                     continue
 
-    reader = threading.Thread(target=look)
+    reader = threading.Thread(target=read_repeatedly)
     reader.start()
     try:
         for port in (1, 65535) * 50:
             with file.publish(port):
                 pass
     finally:
-        done.set()
+        is_done.set()
         reader.join()
-    assert seen <= {b"1\n", b"65535\n"}
+    assert contents <= {b"1\n", b"65535\n"}
 
 
 @pytest.mark.req("component.port_file.removed")
-def test_one_that_became_somebody_elses_stays(home: Path, run: Path) -> None:
+def test_a_file_that_another_process_has_replaced_stays(home: Path, run: Path) -> None:
     file = PortFile.for_component(home, "dice")
     with file.publish(4711):
         file.path.write_text("4712\n")
@@ -61,7 +61,7 @@ def test_one_that_became_somebody_elses_stays(home: Path, run: Path) -> None:
 
 
 @pytest.mark.req("component.port_file.removed")
-def test_it_goes_when_what_it_stands_for_fails(home: Path, run: Path) -> None:
+def test_the_file_is_removed_when_the_component_fails(home: Path, run: Path) -> None:
     file = PortFile.for_component(home, "dice")
     with pytest.raises(ZeroDivisionError), file.publish(4711):
         _ = 1 / 0
@@ -88,7 +88,7 @@ def test_it_goes_when_what_it_stands_for_fails(home: Path, run: Path) -> None:
         (b"+80\n", None),
     ],
 )
-def test_what_is_no_port_is_read_as_none(
+def test_invalid_content_is_read_as_none(
     home: Path, run: Path, text: bytes, port: int | None
 ) -> None:
     (run / "dice.port").write_bytes(text)
@@ -96,21 +96,21 @@ def test_what_is_no_port_is_read_as_none(
 
 
 @pytest.mark.req("component.port_file.read")
-def test_only_files_are_read_and_only_ours(
+def test_only_regular_files_of_our_user_are_read(
     home: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    os.mkfifo(run / "pipe.port")  # a reader that opened it would wait for a writer
+    os.mkfifo(run / "pipe.port")  # opening it would block until a writer opens it
     (run / "folder.port").mkdir()
     (run / "link.port").symlink_to(run / "nowhere")
     (run / "dice.port").write_text("80\n")
-    found = {file.name: file.read_port() for file in list_port_files(home)}
-    assert found == {"dice": 80, "folder": None, "link": None, "pipe": None}
+    ports = {file.name: file.read_port() for file in list_port_files(home)}
+    assert ports == {"dice": 80, "folder": None, "link": None, "pipe": None}
     monkeypatch.setattr(os, "geteuid", lambda: (run / "dice.port").stat().st_uid + 1)
     assert PortFile.for_component(home, "dice").read_port() is None
 
 
 @pytest.mark.req("component.port_file.read")
-def test_a_file_that_was_written_anew_is_told_from_the_old_one(home: Path, run: Path) -> None:
+def test_a_rewritten_file_is_distinguished_from_the_old_one(home: Path, run: Path) -> None:
     file = PortFile.for_component(home, "dice")
     file.path.write_text("80\n")
     before = file.read_content()
@@ -123,7 +123,7 @@ def test_a_file_that_was_written_anew_is_told_from_the_old_one(home: Path, run: 
 
 
 @pytest.mark.req("component.port_file.stale")
-def test_a_file_whose_port_nobody_listens_on_is_told_from_a_live_one(home: Path, run: Path) -> None:
+def test_a_stale_file_is_distinguished_from_a_live_one(home: Path, run: Path) -> None:
     file = PortFile.for_component(home, "dice")
     assert not file.is_listening()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -133,7 +133,7 @@ def test_a_file_whose_port_nobody_listens_on_is_told_from_a_live_one(home: Path,
 
 
 @pytest.mark.req("component.port_file.read")
-def test_all_components_are_found_and_the_daemon_is_not_one(home: Path, run: Path) -> None:
+def test_all_components_are_listed_without_the_daemon(home: Path, run: Path) -> None:
     assert list_port_files(home / "nowhere") == []
     for name in ("search.port", "dice.port", "crabtalk.port", ".dice.port.7.new", "dice.lock"):
         (run / name).write_text("1\n")

@@ -1,4 +1,4 @@
-"""Service managers: what is asked of them, in which order, and what is made of their answers."""
+"""Service managers: the commands they are given, and how their answers are read."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ from crabtalk.service.systemd import Systemd
 
 
 class FakePlatform:
-    """Answers commands as scripted, else with success, and keeps what it was asked."""
+    """Answers commands as scripted, else with success, and records them."""
 
     def __init__(self, answers: dict[str, tuple[int, str]] | None = None) -> None:
         self.answers = answers or {}
@@ -52,7 +52,7 @@ def unit(home: Path) -> Unit:
 
 
 @pytest.mark.req("component.manager.start")
-def test_systemd_learns_of_a_unit_before_it_starts_it(tmp_path: Path, unit: Unit) -> None:
+def test_systemd_reloads_its_units_before_it_starts_one(tmp_path: Path, unit: Unit) -> None:
     platform = FakePlatform()
     manager = Systemd(platform, tmp_path / "systemd" / "user")
     manager.start(unit)
@@ -64,11 +64,11 @@ def test_systemd_learns_of_a_unit_before_it_starts_it(tmp_path: Path, unit: Unit
 
 
 @pytest.mark.req("component.manager.stop")
-def test_a_unit_that_is_stopped_is_forgotten(tmp_path: Path, unit: Unit) -> None:
+def test_a_stopped_unit_is_uninstalled(tmp_path: Path, unit: Unit) -> None:
     platform = FakePlatform()
     manager = Systemd(platform, tmp_path)
     manager.stop(unit)
-    assert platform.commands == []  # it was never there
+    assert platform.commands == []  # it was not installed
     manager.start(unit)
     platform.commands.clear()
     manager.stop(unit)
@@ -80,21 +80,19 @@ def test_a_unit_that_is_stopped_is_forgotten(tmp_path: Path, unit: Unit) -> None
 
 
 @pytest.mark.req("component.manager.stop")
-def test_a_component_that_is_stopped_leaves_no_port_file(
-    tmp_path: Path, home: Path, unit: Unit
-) -> None:
-    place = ComponentPaths(home, "dice")
-    place.port_file.path.parent.mkdir(parents=True)
+def test_a_stopped_component_leaves_no_port_file(tmp_path: Path, home: Path, unit: Unit) -> None:
+    paths = ComponentPaths(home, "dice")
+    paths.port_file.path.parent.mkdir(parents=True)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        place.port_file.path.write_text(f"{server.getsockname()[1]}\n")
-        stop_component(unit, place, Systemd(FakePlatform(), tmp_path))
-        assert place.port_file.path.exists()  # somebody runs it in the foreground
-    stop_component(unit, place, Systemd(FakePlatform(), tmp_path))
-    assert not place.port_file.path.exists()
+        paths.port_file.path.write_text(f"{server.getsockname()[1]}\n")
+        stop_component(unit, paths, Systemd(FakePlatform(), tmp_path))
+        assert paths.port_file.path.exists()  # a person runs it in the foreground
+    stop_component(unit, paths, Systemd(FakePlatform(), tmp_path))
+    assert not paths.port_file.path.exists()
 
 
 @pytest.mark.req("component.manager.restart")
-def test_a_restart_takes_up_what_is_new(tmp_path: Path, home: Path, unit: Unit) -> None:
+def test_a_restart_installs_the_new_unit(tmp_path: Path, home: Path, unit: Unit) -> None:
     platform = FakePlatform()
     manager = Systemd(platform, tmp_path)
     manager.start(unit)
@@ -110,7 +108,7 @@ def test_a_restart_takes_up_what_is_new(tmp_path: Path, home: Path, unit: Unit) 
 
 @pytest.mark.req("component.manager.status")
 @pytest.mark.parametrize(
-    ("shown", "status"),
+    ("output", "status"),
     [
         ("LoadState=loaded\nActiveState=active\nMainPID=77\n", UnitStatus("running", 77)),
         ("LoadState=loaded\nActiveState=activating\nMainPID=0\n", UnitStatus("running")),
@@ -119,15 +117,15 @@ def test_a_restart_takes_up_what_is_new(tmp_path: Path, home: Path, unit: Unit) 
         ("LoadState=not-found\nActiveState=inactive\nMainPID=0\n", UnitStatus("absent")),
     ],
 )
-def test_systemd_says_how_a_unit_is(
-    tmp_path: Path, unit: Unit, shown: str, status: UnitStatus
+def test_the_status_of_a_systemd_unit_is_parsed(
+    tmp_path: Path, unit: Unit, output: str, status: UnitStatus
 ) -> None:
-    manager = Systemd(FakePlatform({"systemctl --user show": (0, shown)}), tmp_path)
+    manager = Systemd(FakePlatform({"systemctl --user show": (0, output)}), tmp_path)
     assert manager.status(unit) == status
 
 
 @pytest.mark.req("component.manager.start")
-def test_launchd_takes_a_unit_from_its_file(tmp_path: Path, unit: Unit) -> None:
+def test_launchd_loads_a_unit_from_its_file(tmp_path: Path, unit: Unit) -> None:
     platform = FakePlatform({"launchctl print": (113, "")})
     manager = Launchd(platform, tmp_path, 501)
     manager.start(unit)
@@ -137,7 +135,7 @@ def test_launchd_takes_a_unit_from_its_file(tmp_path: Path, unit: Unit) -> None:
 
 
 @pytest.mark.req("component.manager.stop")
-def test_launchd_forgets_a_unit_that_is_stopped(tmp_path: Path, unit: Unit) -> None:
+def test_a_stopped_launchd_agent_is_uninstalled(tmp_path: Path, unit: Unit) -> None:
     platform = FakePlatform({"launchctl print": (0, "\tpid = 77\n")})
     manager = Launchd(platform, tmp_path, 501)
     manager.restart(unit)
@@ -148,7 +146,7 @@ def test_launchd_forgets_a_unit_that_is_stopped(tmp_path: Path, unit: Unit) -> N
 
 @pytest.mark.req("component.manager.status")
 @pytest.mark.parametrize(
-    ("code", "shown", "status"),
+    ("code", "output", "status"),
     [
         (0, "\tstate = running\n\tpid = 77\n", UnitStatus("running", 77)),
         (0, "\tstate = waiting\n\tlast exit code = 1\n", UnitStatus("failed")),
@@ -156,18 +154,16 @@ def test_launchd_forgets_a_unit_that_is_stopped(tmp_path: Path, unit: Unit) -> N
         (113, "", UnitStatus("absent")),
     ],
 )
-def test_launchd_says_how_a_unit_is(
-    tmp_path: Path, unit: Unit, code: int, shown: str, status: UnitStatus
+def test_the_status_of_a_launchd_agent_is_parsed(
+    tmp_path: Path, unit: Unit, code: int, output: str, status: UnitStatus
 ) -> None:
-    assert Launchd(FakePlatform({"launchctl print": (code, shown)}), tmp_path, 501).status(
+    assert Launchd(FakePlatform({"launchctl print": (code, output)}), tmp_path, 501).status(
         unit
     ) == (status)
 
 
 @pytest.mark.req("component.manager.start")
-def test_the_task_scheduler_takes_a_unit_from_its_file_and_runs_it(
-    tmp_path: Path, unit: Unit
-) -> None:
+def test_a_scheduled_task_is_created_from_its_file_and_run(tmp_path: Path, unit: Unit) -> None:
     platform = FakePlatform({"schtasks /query": (1, "")})
     manager = TaskScheduler(platform, tmp_path)
     manager.start(unit)
@@ -180,7 +176,7 @@ def test_the_task_scheduler_takes_a_unit_from_its_file_and_runs_it(
 
 
 @pytest.mark.req("component.manager.stop")
-def test_the_task_scheduler_forgets_a_unit_that_is_stopped(tmp_path: Path, unit: Unit) -> None:
+def test_a_stopped_scheduled_task_is_deleted(tmp_path: Path, unit: Unit) -> None:
     platform = FakePlatform({"schtasks /query": (0, '"\\ai.crabtalk.dice","N/A","Running"\n')})
     manager = TaskScheduler(platform, tmp_path)
     assert manager.status(unit) == UnitStatus("running")
@@ -202,7 +198,7 @@ def test_the_task_scheduler_forgets_a_unit_that_is_stopped(tmp_path: Path, unit:
         lambda run, path: TaskScheduler(run, path),
     ],
 )
-def test_what_a_manager_refuses_is_said_in_its_words(
+def test_the_error_of_a_service_manager_is_reported(
     tmp_path: Path, unit: Unit, make: Callable[[object, Path], ServiceManager]
 ) -> None:
     refusals = dict.fromkeys(
@@ -213,7 +209,7 @@ def test_what_a_manager_refuses_is_said_in_its_words(
 
 
 @pytest.mark.req("component.manager.refused")
-def test_a_manager_that_is_not_there_is_a_sentence(
+def test_a_missing_service_manager_is_reported(
     tmp_path: Path, unit: Unit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -232,8 +228,8 @@ def test_commands_run_as_processes_of_their_own(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     get_service_manager(platform="linux").start(unit)
     assert (tmp_path / "config/systemd/user/ai.crabtalk.dice.service").exists()
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked == ["--user daemon-reload", "--user enable --now ai.crabtalk.dice.service"]
+    commands = (tmp_path / "asked").read_text().splitlines()
+    assert commands == ["--user daemon-reload", "--user enable --now ai.crabtalk.dice.service"]
 
 
 @pytest.mark.req("component.units.platforms")
@@ -245,19 +241,19 @@ def test_each_platform_has_its_manager(platform: str, kind: type[object]) -> Non
 
 
 @pytest.mark.req("component.units.platforms")
-def test_a_platform_without_one_is_told_so() -> None:
+def test_an_unsupported_platform_is_reported() -> None:
     with pytest.raises(UnitError, match="start the program yourself"):
         get_service_manager(platform="plan9")
 
 
 @pytest.mark.req("component.log")
 def test_the_end_of_a_log_is_its_last_lines(home: Path) -> None:
-    place = ComponentPaths(home, "dice")
-    assert read_last_lines(place) == []
-    place.log_path.parent.mkdir(parents=True)
-    place.log_path.write_bytes(b"".join(b"line %d\n" % n for n in range(100)) + b"\xff\n")
-    assert read_last_lines(place, 2) == ["line 99", "\N{REPLACEMENT CHARACTER}"]
-    assert len(read_last_lines(place)) == 50
+    paths = ComponentPaths(home, "dice")
+    assert read_last_lines(paths) == []
+    paths.log_path.parent.mkdir(parents=True)
+    paths.log_path.write_bytes(b"".join(b"line %d\n" % n for n in range(100)) + b"\xff\n")
+    assert read_last_lines(paths, 2) == ["line 99", "\N{REPLACEMENT CHARACTER}"]
+    assert len(read_last_lines(paths)) == 50
 
 
 @pytest.mark.req("component.service")
@@ -275,5 +271,5 @@ def test_a_service_knows_its_label_without_the_sdk() -> None:
 
 @pytest.mark.req("component.service")
 def test_a_service_can_have_another_label() -> None:
-    service = McpService("dice", "Dice", lambda: pytest.fail("nobody runs it"), label="org.dice")
+    service = McpService("dice", "Dice", lambda: pytest.fail("it is not run"), label="org.dice")
     assert service.label == "org.dice"

@@ -1,4 +1,4 @@
-"""Units: whatever is in a path, a PATH or an argument, the platform reads the same out of it."""
+"""Units: the platform reads paths, PATHs and arguments exactly as they were given."""
 
 import os
 import plistlib
@@ -35,7 +35,7 @@ SYSTEMD = Systemd(forbid_commands, NOWHERE)
 LAUNCHD = Launchd(forbid_commands, NOWHERE, 501)
 SCHTASKS = TaskScheduler(forbid_commands, NOWHERE)
 
-# What quoting rules are about, more often than chance would have it.
+# Characters with a meaning in quoting rules are drawn more often than by chance.
 WORDS = ["%h", "%%", "$HOME", "${HOME}", "$$", "\\n", "]]>", "é", "日本", "\N{ZERO WIDTH SPACE}"]
 WORDS += ["\x85", "\N{LINE SEPARATOR}", "\N{NO-BREAK SPACE}"]
 pieces = st.sampled_from([*"%$\"'\\;#\n\t &<>=~@-\x01\x7f\r`", *WORDS])
@@ -62,7 +62,7 @@ units = st.builds(
 
 
 def render_unit(manager: Systemd | Launchd | TaskScheduler, unit: Unit) -> bytes:
-    """Skips what the platform has no words for; that those are few is shown below."""
+    """Skip units that the platform cannot express; a test below shows that those are few."""
     try:
         return manager.render(unit)
     except UnitError:
@@ -73,7 +73,7 @@ def render_unit(manager: Systemd | Launchd | TaskScheduler, unit: Unit) -> bytes
 @pytest.mark.req("component.units.escaping")
 @settings(max_examples=40)
 @given(units)
-def test_systemd_reads_what_was_meant(unit: Unit) -> None:
+def test_systemd_syntax_preserves_every_text(unit: Unit) -> None:
     read = parse_systemd_unit(render_unit(SYSTEMD, unit).decode())
     assert read.command == unit.command
     assert read.environment == unit.environment
@@ -95,7 +95,7 @@ def test_systemd_reads_what_was_meant(unit: Unit) -> None:
         Path("/srv/l%o g"),
     )
 )
-def test_systemd_itself_reads_what_was_meant(unit: Unit) -> None:
+def test_systemd_itself_reads_every_text_unchanged(unit: Unit) -> None:
     text = render_unit(SYSTEMD, unit)
     with make_scratch_directory() as directory:
         dump = verify_unit(directory, unit, text)
@@ -105,13 +105,13 @@ def test_systemd_itself_reads_what_was_meant(unit: Unit) -> None:
     line = dump.split("\n\t\t\tCommand Line: ")[1].split("\n")[0]
     program, *arguments = parse_shown_words(line)
     assert program == unit.command[0]
-    # Variables are expanded when it starts, where `$$` is what stands for `$`.
+    # Variables are expanded at the start of the unit, where `$$` stands for `$`.
     assert [word.replace("$$", "$") for word in arguments] == list(unit.command[1:])
 
 
 @pytest.mark.req("component.units.systemd")
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_has_nothing_to_say_against_the_unit_of_a_component(home: Path) -> None:
+def test_systemd_verifies_a_components_unit_without_complaint(home: Path) -> None:
     unit = Unit.for_service(Service("dice", "Dice for agents"), Path("/bin/true"), home)
     with make_scratch_directory() as directory:
         dump = verify_unit(directory, unit, SYSTEMD.render(unit), log_level="info")
@@ -135,7 +135,7 @@ def test_a_systemd_unit_restarts_its_program_and_starts_it_at_login(home: Path) 
 @pytest.mark.req("component.units.escaping")
 @settings(max_examples=40)
 @given(units)
-def test_launchd_reads_what_was_meant(unit: Unit) -> None:
+def test_launchd_syntax_preserves_every_text(unit: Unit) -> None:
     read = plistlib.loads(render_unit(LAUNCHD, unit))
     assert tuple(read["ProgramArguments"]) == unit.command
     assert read["EnvironmentVariables"] == unit.environment
@@ -157,23 +157,25 @@ def test_a_launchd_agent_restarts_its_program_and_starts_it_at_login(home: Path)
 @pytest.mark.req("component.units.escaping")
 @settings(max_examples=40)
 @given(units)
-def test_the_task_scheduler_reads_what_was_meant(unit: Unit) -> None:
+def test_task_scheduler_syntax_preserves_every_text(unit: Unit) -> None:
     task = ElementTree.fromstring(render_unit(SCHTASKS, unit))  # noqa: S314
-    found = {name: find_text(task, name) for name in ("Command", "Arguments", "WorkingDirectory")}
-    assert found["Command"] == unit.command[0]
-    assert found["WorkingDirectory"] == str(unit.directory)
-    assert split_windows_command_line(found["Arguments"]) == list(unit.command[1:])
+    elements = {
+        name: find_text(task, name) for name in ("Command", "Arguments", "WorkingDirectory")
+    }
+    assert elements["Command"] == unit.command[0]
+    assert elements["WorkingDirectory"] == str(unit.directory)
+    assert split_windows_command_line(elements["Arguments"]) == list(unit.command[1:])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @settings(max_examples=1000)
 @given(units)
-def test_each_platform_reads_what_was_meant_a_thousand_times(unit: Unit) -> None:
+def test_every_platform_preserves_a_thousand_random_units(unit: Unit) -> None:
     for check in (
-        test_systemd_reads_what_was_meant,
-        test_launchd_reads_what_was_meant,
-        test_the_task_scheduler_reads_what_was_meant,
+        test_systemd_syntax_preserves_every_text,
+        test_launchd_syntax_preserves_every_text,
+        test_task_scheduler_syntax_preserves_every_text,
     ):
         check.hypothesis.inner_test(unit)
 
@@ -223,7 +225,7 @@ def test_a_task_starts_at_logon_with_least_privilege_once_and_without_a_time_lim
         (SCHTASKS, Unit("x", "", ("/opt/x",), Path("/\x01"))),
     ],
 )
-def test_what_a_platform_cannot_be_told_is_refused_with_a_way_out(
+def test_a_text_that_a_platform_cannot_express_is_refused_with_advice(
     manager: Systemd | Launchd | TaskScheduler, unit: Unit
 ) -> None:
     with pytest.raises(UnitError, match=r"; (leave|choose|install|take) "):
@@ -242,7 +244,7 @@ def test_a_description_is_one_line(home: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "directory"), [((), "/a"), (("dice",), "/a"), (("/dice",), "a"), (("/\0",), "/a")]
 )
-def test_no_unit_without_a_program_and_a_place(command: tuple[str, ...], directory: str) -> None:
+def test_a_unit_needs_a_program_and_a_directory(command: tuple[str, ...], directory: str) -> None:
     with pytest.raises(UnitError, match=r": (give|leave) "):
         Unit("x", "", command, Path(directory))
 
@@ -262,13 +264,13 @@ def test_the_unit_of_a_component_runs_it_in_its_home_with_the_path_of_the_instal
 
 @contextmanager
 def make_scratch_directory() -> Iterator[Path]:
-    """A directory for one example of a property."""
+    """A temporary directory for one example of a property test."""
     with tempfile.TemporaryDirectory() as directory:
         yield Path(directory)
 
 
 def verify_unit(directory: Path, unit: Unit, text: bytes, log_level: str = "debug") -> str:
-    """What `systemd-analyze verify` says of the unit: at this level, all it read."""
+    """The output of `systemd-analyze verify`; at this level it shows all that was read."""
     file = directory / f"{unit.label}.service"
     file.write_bytes(text)
     (directory / "run").mkdir(mode=0o700)
@@ -285,7 +287,7 @@ def verify_unit(directory: Path, unit: Unit, text: bytes, log_level: str = "debu
         check=False,
         timeout=30,
     )
-    said = result.stderr + result.stdout
-    assert b"Ignoring" not in said, said
-    assert b"bad unit file" not in said, said
-    return said.decode()
+    output = result.stderr + result.stdout
+    assert b"Ignoring" not in output, output
+    assert b"bad unit file" not in output, output
+    return output.decode()

@@ -1,9 +1,9 @@
-"""How each platform reads a line: written from its manuals, and apart from what writes it."""
+"""How each platform parses a unit: written from its manuals, independent of the renderers."""
 
 import re
 from dataclasses import dataclass
 
-# systemd.syntax(7), the escapes of quoted words.
+# The escapes of systemd.syntax(7) in quoted words.
 SIMPLE_ESCAPES = dict(zip("abfnrtvs\\\"'", "\a\b\f\n\r\t\v \\\"'", strict=True))
 
 
@@ -15,10 +15,10 @@ class SystemdUnit:
 
 
 def parse_systemd_unit(text: str) -> SystemdUnit:
-    """A unit file: continuation lines, comments, quotes, escapes, specifiers, variables."""
+    """Parse a unit file: continuation lines, comments, quotes, escapes, specifiers, variables."""
     values: dict[str, str] = {}
     for line in text.replace("\\\n", " ").split("\n"):
-        # Of the characters that are blank to Unicode only these are to systemd.
+        # Of the characters that Unicode calls blank, these are the ones systemd strips.
         line = line.strip(" \t\r")
         if line and line[0] not in "#;[":
             name, _, value = line.partition("=")
@@ -71,37 +71,37 @@ def parse_systemd_escape(line: str, at: int) -> tuple[str, int]:
 
 
 def expand_specifiers(text: str) -> str:
-    """Specifiers: only `%%` stands for something that is known here."""
+    """Expand specifiers; only `%%` is supported."""
     assert not re.search(r"%(?!%)", text.replace("%%", "")), text
     return text.replace("%%", "%")
 
 
 def expand_variables(text: str) -> str:
-    """Variables: `$$` is `$`; any other `$` would be replaced."""
+    """Expand variables; only `$$` is supported, any other `$` is an error."""
     assert "$" not in text.replace("$$", ""), text
     return text.replace("$$", "$")
 
 
 def parse_shown_words(line: str) -> list[str]:
-    """A command line as systemd shows it: bare words, and quoted ones with shell and C escapes."""
+    """Parse a command line as systemd prints it: bare words, and quoted ones with escapes."""
     words = re.findall(r'"((?:[^"\\]|\\.)*)"|([^ ]+)', line)
     return [bare or unescape_text(quoted) for quoted, bare in words]
 
 
 def unescape_text(text: str) -> str:
-    def replaced(found: re.Match[str]) -> str:
-        code = found[1]
+    def replace_escape(match: re.Match[str]) -> str:
+        code = match[1]
         if code[0] == "x":
             return chr(int(code[1:], 16))
         if len(code) == 3:
             return chr(int(code, 8))
         return SIMPLE_ESCAPES.get(code, code)
 
-    return re.sub(r"\\(x[0-9a-f]{2}|[0-7]{3}|.)", replaced, text)
+    return re.sub(r"\\(x[0-9a-f]{2}|[0-7]{3}|.)", replace_escape, text)
 
 
 def split_windows_command_line(line: str) -> list[str]:
-    """As Microsoft's C runtime splits a command line that begins with arguments."""
+    """Split a command line as Microsoft's C runtime does, from its arguments on."""
     words: list[str] = []
     word, is_quoted, is_word, at = "", False, False, 0
     while at < len(line):

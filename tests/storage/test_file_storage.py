@@ -1,4 +1,4 @@
-"""FileStorage: names that collide, disks that are full, logs that vanish, files people edit."""
+"""FileStorage: colliding names, full disks, vanishing logs, and files that people edit."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def read_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_what_it_writes_is_private(home: Path) -> None:
+async def test_files_it_writes_are_private(home: Path) -> None:
     old = os.umask(0)
     try:
         async with open_file_storage(home, flush=True) as storage:
@@ -61,20 +61,20 @@ async def test_each_of_many_appends_is_in_its_log_when_it_returns(home: Path) ->
     async with open_file_storage(home, flush=True) as storage:
         await asyncio.gather(*[storage.append(p, [make_opening(p)], create=True) for p in pairs])
 
-        async def talk(pair: Pair) -> None:
+        async def append_messages(pair: Pair) -> None:
             for number in range(4):
                 await storage.append(pair, [make_message(number)])
-                kept: list[Record] = [make_opening(pair), *map(make_message, range(number + 1))]
-                assert log_path(home, pair).read_bytes() == seal_records(kept)
+                stored: list[Record] = [make_opening(pair), *map(make_message, range(number + 1))]
+                assert log_path(home, pair).read_bytes() == seal_records(stored)
 
-        await asyncio.gather(*[talk(pair) for pair in pairs])
+        await asyncio.gather(*[append_messages(pair) for pair in pairs])
     for pair in pairs:
         assert log_path(home, pair).read_bytes() == seal_records(
             [make_opening(pair), *map(make_message, range(4))]
         )
 
 
-async def test_what_was_given_before_it_was_closed_is_kept(home: Path) -> None:
+async def test_appends_before_the_close_are_stored(home: Path) -> None:
     async with open_file_storage(home, flush=True) as storage:
         await storage.append(PAIR, [make_opening()], create=True)
         waiting = [
@@ -93,8 +93,8 @@ async def test_what_was_given_before_it_was_closed_is_kept(home: Path) -> None:
 
 
 @pytest.mark.req("storage.names")
-async def test_a_name_that_another_pair_has_is_left_to_it(home: Path) -> None:
-    """Two pairs with one hash, as good as never: here somebody renamed a log."""
+async def test_a_log_name_that_another_pair_uses_is_left_to_that_pair(home: Path) -> None:
+    """Two pairs practically never have the same hash; this test puts another pair's log there."""
     log_path(home).parent.mkdir(parents=True)
     theirs = encode_records([make_opening(OTHER), make_message(0, "theirs")])
     log_path(home).write_bytes(theirs)
@@ -139,7 +139,7 @@ async def test_a_copy_of_a_log_is_not_listed_beside_it(home: Path, copy: str) ->
             assert listed == {NAME: PAIR, make_log_name(OTHER): OTHER}
             assert {name: await storage.resolve_handle(name) for name in listed} == listed
         assert await storage.list_conversations(*PAIR) == [(NAME, await storage.read_meta(PAIR))]
-    async with open_file_storage(home) as storage:  # with the catalogue of the one before
+    async with open_file_storage(home) as storage:  # with the saved listing cache
         assert {name for name, _ in await storage.list_conversations()} == listed.keys()
 
 
@@ -170,7 +170,7 @@ async def test_a_name_that_becomes_free_is_used_again(home: Path) -> None:
         "\ud83e",
     ],
 )
-async def test_a_handle_that_could_be_a_path_is_nobodys(home: Path, handle: str) -> None:
+async def test_a_handle_that_could_be_a_path_resolves_to_nothing(home: Path, handle: str) -> None:
     (home / "sessions" / "a").mkdir(parents=True)
     for path in ("x.jsonl", "config.jsonl", "sessions/a/b.jsonl", "sessions/.jsonl"):
         (home / path).write_bytes(encode_records([make_opening()]))
@@ -179,7 +179,7 @@ async def test_a_handle_that_could_be_a_path_is_nobodys(home: Path, handle: str)
 
 
 @pytest.mark.req("storage.delete")
-async def test_deleting_removes_the_log_and_what_was_set_aside_of_it(home: Path) -> None:
+async def test_deleting_removes_the_log_and_its_damaged_lines(home: Path) -> None:
     async with open_file_storage(home) as storage:
         await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
         await storage.append(OTHER, [make_opening(OTHER)], create=True)
@@ -207,7 +207,7 @@ async def test_a_listing_sees_logs_that_came_and_went_without_it(home: Path) -> 
         assert [meta.pair for _, meta in await storage.list_conversations()] == [OTHER]
 
 
-async def test_what_is_no_log_is_not_listed_and_reported(
+async def test_files_that_are_no_logs_are_reported_and_not_listed(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_file_storage(home) as storage:
@@ -273,7 +273,7 @@ async def test_a_file_in_place_of_the_directory_is_a_storage_error(home: Path) -
 
 
 @pytest.mark.req("storage.errors")
-async def test_a_log_deleted_under_our_feet_is_a_storage_error(home: Path) -> None:
+async def test_a_log_deleted_by_another_program_is_a_storage_error(home: Path) -> None:
     async with open_file_storage(home) as storage:
         await storage.append(PAIR, [make_opening()], create=True)
         log_path(home).unlink()
@@ -292,7 +292,7 @@ async def test_a_copy_that_cannot_be_made_of_damage_is_a_storage_error(home: Pat
             await storage.load_and_repair(PAIR)
 
 
-# In a process of its own, since a limit holds for all of it.
+# In a child process, since a limit holds for a whole process.
 WITHIN_LIMITS = """
 import asyncio, os, resource, sys
 from pathlib import Path
@@ -516,7 +516,7 @@ async def test_a_file_that_is_not_valid_is_never_overwritten(home: Path, data: b
         ("[llm]\n", "half \ud83e"),
     ],
 )
-async def test_what_cannot_be_set_is_a_storage_error_and_changes_nothing(
+async def test_a_setting_that_cannot_be_written_is_a_storage_error_and_changes_nothing(
     home: Path, text: str, value: Any
 ) -> None:
     home.mkdir()

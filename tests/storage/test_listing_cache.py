@@ -1,4 +1,5 @@
-"""The catalogue: up to date whatever happens meanwhile, saved for the next start, never trusted."""
+"""The listing cache: up to date despite concurrent appends, saved for the next start, and checked
+against the logs."""
 
 import asyncio
 import threading
@@ -20,7 +21,7 @@ def list_titles(rows: list[tuple[str, ConversationMeta]]) -> dict[Pair, tuple[st
 
 
 class PausedListingCache(ListingCache):
-    """One whose thread comes back with what it read only when told to."""
+    """A cache whose scan returns only when the test allows it."""
 
     def __init__(self, directory: Path, file: Path) -> None:
         super().__init__(directory, file)
@@ -28,10 +29,10 @@ class PausedListingCache(ListingCache):
         self.may_return = threading.Event()
 
     def _scan_logs(self, known: set[str]) -> tuple[set[str], dict[str, ConversationMeta]]:
-        found = super()._scan_logs(known)
+        result = super()._scan_logs(known)
         self.has_read.set()
         assert self.may_return.wait(10)
-        return found
+        return result
 
 
 def write_log(directory: Path, pair: Pair, records: list[Record]) -> None:
@@ -40,27 +41,25 @@ def write_log(directory: Path, pair: Pair, records: list[Record]) -> None:
         file.write(encode_records(records))
 
 
-async def test_what_is_appended_while_a_listing_is_made_is_in_it(tmp_path: Path) -> None:
+async def test_records_appended_during_a_listing_are_in_it(tmp_path: Path) -> None:
     logs = tmp_path / "sessions"
     for pair in (PAIR, OTHER):
         write_log(logs, pair, [make_opening(pair, title="old"), make_message(0)])
-    catalogue = PausedListingCache(logs, tmp_path / "index" / "conversations")
-    listing = asyncio.ensure_future(catalogue.list_rows())
-    assert await asyncio.to_thread(catalogue.has_read.wait, 10)
-    catalogue.record_append(
+    cache = PausedListingCache(logs, tmp_path / "index" / "conversations")
+    listing = asyncio.ensure_future(cache.list_rows())
+    assert await asyncio.to_thread(cache.has_read.wait, 10)
+    cache.record_append(
         make_log_name(PAIR), PAIR, [make_message(1), MetaRecord(title="newer")], created=False
     )
-    catalogue.record_append(
-        make_log_name(NEW), NEW, [make_opening(NEW, title="first")], created=True
-    )
-    catalogue.record_append(make_log_name(NEW), NEW, [make_message(0)], created=False)
-    catalogue.may_return.set()
+    cache.record_append(make_log_name(NEW), NEW, [make_opening(NEW, title="first")], created=True)
+    cache.record_append(make_log_name(NEW), NEW, [make_message(0)], created=False)
+    cache.may_return.set()
     expected = {PAIR: ("newer", 2), OTHER: ("old", 1), NEW: ("first", 1)}
     assert list_titles(await listing) == expected
 
 
 async def open_saved_home(home: Path) -> tuple[FileStorage, Path]:
-    """A home with two conversations and the catalogue a first daemon saved."""
+    """Opens a home with two conversations and the listing cache that a first daemon saved."""
     storage = FileStorage(home)
     for pair in (PAIR, OTHER):
         await storage.append(pair, [make_opening(pair, title="old"), make_message(0)], create=True)
@@ -78,7 +77,7 @@ async def test_the_next_start_shows_the_same_and_reads_only_what_changed(home: P
     await storage.close()
 
 
-async def test_logs_that_changed_or_went_without_us_are_shown_as_they_are(home: Path) -> None:
+async def test_logs_that_other_programs_changed_or_removed_are_listed_correctly(home: Path) -> None:
     storage, _ = await open_saved_home(home)
     write_log(home / "sessions", PAIR, [make_message(1)])
     (home / "sessions" / f"{make_log_name(OTHER)}.jsonl").unlink()
@@ -91,7 +90,7 @@ async def test_logs_that_changed_or_went_without_us_are_shown_as_they_are(home: 
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xc1nonsense", b"\x91\x01", b"\x90"])
-async def test_a_catalogue_that_is_gone_or_damaged_is_made_anew(
+async def test_a_missing_or_damaged_listing_cache_is_built_again(
     home: Path, content: bytes | None
 ) -> None:
     storage, saved = await open_saved_home(home)
@@ -103,7 +102,7 @@ async def test_a_catalogue_that_is_gone_or_damaged_is_made_anew(
     assert saved.stat().st_mode & 0o077 == 0
 
 
-async def test_a_catalogue_that_cannot_be_saved_keeps_nothing_from_closing(home: Path) -> None:
+async def test_a_listing_cache_that_cannot_be_saved_does_not_prevent_closing(home: Path) -> None:
     storage, saved = await open_saved_home(home)
     await storage.list_conversations()
     saved.unlink()

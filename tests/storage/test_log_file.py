@@ -1,4 +1,4 @@
-"""Logs as files: cut anywhere, damaged anywhere, read from either end."""
+"""Log files: cut or damaged anywhere, and read from either end."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ NAME = make_log_name(PAIR)
 
 
 async def write_log(home: Path, records: list[Record]) -> Path:
-    """A log as storage itself makes it."""
+    """Writes a log through FileStorage."""
     async with open_file_storage(home) as storage:
         await storage.append(PAIR, records[:1], create=True)
         for record in records[1:]:
@@ -53,7 +53,7 @@ async def load_log(home: Path) -> StoredConversation | None:
 
 
 def find_since_marker(records: list[Record]) -> list[MessageRecord]:
-    """Told apart without the code under test."""
+    """The messages after the last marker, found without the code under test."""
     markers = [n for n, record in enumerate(records) if isinstance(record, MarkerRecord)]
     rest = records[markers[-1] :] if markers else records
     return [record for record in rest if isinstance(record, MessageRecord)]
@@ -76,7 +76,7 @@ async def test_the_log_is_one_object_a_line_that_says_what_it_is(home: Path) -> 
 
 
 async def check_goes_on(storage: FileStorage, path: Path, data: bytes, whole: list[Record]) -> None:
-    """With `data` as its log, the conversation has `whole`, and can be continued."""
+    """With `data` as its log, the conversation has the records `whole`, and can go on."""
     path.write_bytes(data)
     stored = await storage.load_and_repair(PAIR)
     if not whole:
@@ -100,7 +100,7 @@ async def check_goes_on(storage: FileStorage, path: Path, data: bytes, whole: li
 
 
 def find_closing_records(path: Path, whole: list[Record]) -> list[Record]:
-    """What loading appends to a log whose last run has no end: that it was interrupted."""
+    """The records that loading appends to a log whose last run has no end."""
     runs = [record for record in whole if isinstance(record, MessageRecord | EventRecord)]
     since = max([n for n, r in enumerate(whole) if isinstance(r, MarkerRecord)], default=0)
     is_ended = isinstance(runs[-1], EventRecord) and runs[-1].event == "done" if runs else True
@@ -115,18 +115,19 @@ def find_closing_records(path: Path, whole: list[Record]) -> list[Record]:
 
 
 def list_cuts(records: list[Record]) -> list[tuple[bytes, list[Record]]]:
-    """The log cut at every byte, and what is whole then: a line that lacks only its end is."""
-    data, found, whole = seal_records(records), [], 0
+    """The log cut at every byte, with its complete records; a line that lacks only its line feed is
+    complete."""
+    data, cuts, whole = seal_records(records), [], 0
     ends = [len(seal_records(records[: n + 1])) - 1 for n in range(len(records))]
     for cut in range(len(data)):
         while whole < len(ends) and ends[whole] <= cut:
             whole += 1
-        found.append((data[:cut], records[:whole]))
-    return found
+        cuts.append((data[:cut], records[:whole]))
+    return cuts
 
 
 @pytest.mark.req("storage.torn_line")
-def test_a_log_cut_at_any_byte_has_what_is_whole_and_goes_on(home: Path) -> None:
+def test_a_log_cut_at_any_byte_keeps_its_complete_lines_and_goes_on(home: Path) -> None:
     async def main() -> None:
         path = await write_log(home, make_every_kind())
         async with open_file_storage(home) as storage:
@@ -137,8 +138,8 @@ def test_a_log_cut_at_any_byte_has_what_is_whole_and_goes_on(home: Path) -> None
 
 
 @pytest.mark.req("storage.torn_line")
-def test_a_log_whose_end_became_zeros_has_what_is_whole_and_goes_on(home: Path) -> None:
-    """What a power cut leaves of blocks that were allocated and never written."""
+def test_a_log_whose_end_became_zeros_keeps_its_complete_lines_and_goes_on(home: Path) -> None:
+    """A power cut may leave blocks that were allocated and never written."""
 
     async def main() -> None:
         records = make_every_kind()
@@ -146,7 +147,7 @@ def test_a_log_whose_end_became_zeros_has_what_is_whole_and_goes_on(home: Path) 
         size = len(seal_records(records))
         async with open_file_storage(home) as storage:
             for data, whole in list_cuts(records)[::2]:
-                # A line whose end became zeros as well does not count as whole.
+                # A line whose line feed became a zero is not complete.
                 if len(seal_records(whole)) > len(data):
                     whole = whole[:-1]
                 await check_goes_on(storage, path, data.ljust(size, b"\0"), whole)
@@ -163,7 +164,9 @@ async def test_a_last_line_that_only_lacks_its_end_is_kept(home: Path) -> None:
     assert path.read_bytes() == seal_records([make_opening(), make_message(0)])
 
 
-async def test_what_is_cut_is_reported(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_removed_incomplete_line_is_reported(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = await write_log(home, [make_opening(), make_message(0)])
     path.write_bytes(path.read_bytes() + b'{"kind":"mess')
     assert await load_log(home) is not None
@@ -235,8 +238,8 @@ async def test_an_unreadable_line_is_reported_copied_once_and_skipped(
         assert page.total == 4
         await storage.append(PAIR, [make_message(4)])
     assert path.read_bytes() == before + seal_records([make_message(4)], before)
-    aside = path.with_suffix(".damaged")
-    assert aside.read_bytes() == garbage + b"\n"
+    copies = path.with_suffix(".damaged")
+    assert copies.read_bytes() == garbage + b"\n"
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert f"{NAME}.jsonl has 1 unreadable lines" in caplog.text
     assert f"a copy in {NAME}.damaged" in caplog.text
@@ -252,7 +255,7 @@ async def test_only_lines_that_are_new_to_the_copy_are_added_to_it(home: Path) -
 
 
 async def test_an_unreadable_marker_hides_nothing(home: Path) -> None:
-    """Its summary is lost, so the messages it stood for are what is left to go on from."""
+    """Its summary is lost, so the conversation goes on from the messages before it."""
     path = await write_log(
         home,
         [
@@ -321,11 +324,11 @@ async def test_a_log_that_does_not_say_whose_it_is_is_not_listed(
         assert [name for name, _ in await storage.list_conversations()] == [NAME]
         assert await storage.resolve_handle("stray") is None
     sentence = "the log stray does not say whose it is; not listed"
-    assert caplog.messages == ([sentence] if data else [])  # an empty one may just be made
+    assert caplog.messages == ([sentence] if data else [])  # an empty log may be in creation
 
 
 @pytest.mark.req("storage.meta.unknown")
-async def test_a_key_of_the_meta_that_we_do_not_know_survives(home: Path) -> None:
+async def test_an_unknown_key_of_the_meta_survives(home: Path) -> None:
     path = await write_log(home, [make_opening(title="t")])
     line = encode_line(make_opening(title="t")).replace(b'"meta"', b'"meta","topic":"tides"')
     path.write_bytes(line)
@@ -343,7 +346,7 @@ async def test_a_key_of_the_meta_that_we_do_not_know_survives(home: Path) -> Non
 # ── Meta ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_was_set_before_a_marker_holds_though_the_snapshot_after_it_was_lost(
+async def test_meta_set_before_a_marker_holds_when_the_snapshot_after_it_is_lost(
     home: Path,
 ) -> None:
     path = await write_log(
@@ -361,7 +364,7 @@ async def test_what_was_set_before_a_marker_holds_though_the_snapshot_after_it_w
     assert stored.meta == ConversationMeta(*PAIR, AT, "Two files", AT, 1, "They talked.")
 
 
-async def test_patches_are_laid_over_each_other_in_order(home: Path) -> None:
+async def test_patches_are_applied_in_order(home: Path) -> None:
     records: list[Record] = [
         MetaRecord(agent=PAIR.agent, created_by=PAIR.sender, created_at="1"),
         MetaRecord(title="a"),
@@ -393,7 +396,7 @@ async def test_the_meta_is_found_however_far_the_last_snapshot_is_from_the_end(h
 @pytest.mark.req("storage.replay_from_marker")
 @pytest.mark.parametrize("since", [0, 100, 70_000, 1_200_000])
 @pytest.mark.parametrize("before", [0, 70_000, 1_200_000])
-async def test_a_load_reads_what_follows_the_last_marker_and_no_more(
+async def test_a_load_reads_only_from_the_last_marker_on(
     home: Path, before: int, since: int
 ) -> None:
     async with open_file_storage(home) as storage:
@@ -427,7 +430,7 @@ async def test_a_message_that_quotes_a_marker_is_no_marker(home: Path) -> None:
 
 
 def test_a_page_begins_where_it_is_asked_to_in_any_log(tmp_path: Path) -> None:
-    """Lines of all sizes, ids with gaps, damage that looks like a message, things between."""
+    """The log has lines of all sizes, gaps in ids, other records, and damage like a message."""
     rng = random.Random(5)
     path, lines, messages, number = tmp_path / "x.jsonl", [encode_line(make_opening())], [], 0
     for _ in range(400):
@@ -446,8 +449,8 @@ def test_a_page_begins_where_it_is_asked_to_in_any_log(tmp_path: Path) -> None:
                 number += 1
     path.write_bytes(b"".join(lines))
     for offset in [-1, 0, 1, *rng.sample(range(number), 60), number - 1, number, number + 5]:
-        found, _ = logs.read_messages(path, offset, 3, PAGE_BYTES)
-        assert found == [record for record in messages if record.id >= offset][:3]
+        page, _ = logs.read_messages(path, offset, 3, PAGE_BYTES)
+        assert page == [record for record in messages if record.id >= offset][:3]
 
 
 async def test_a_page_holds_no_more_bytes_than_a_frame_has_room_for(home: Path) -> None:
@@ -470,7 +473,7 @@ async def test_a_page_holds_no_more_bytes_than_a_frame_has_room_for(home: Path) 
             if page.next_offset is None:
                 break
             offset = page.next_offset
-    # Two halves and what surrounds them are too much; one that is too large comes alone.
+    # Two halves with their JSON are too large for a page; a message that is too large comes alone.
     assert pages == [[0], [1], [2], [3, 4]]
 
 
@@ -514,9 +517,9 @@ async def test_the_archives_are_those_of_the_markers_that_can_be_read(home: Path
     )
     path.write_bytes(path.read_bytes() + b'{"kind":"compact"}\n')
     async with open_file_storage(home) as storage:
-        found = await storage.list_archives(PAIR)
-    assert found is not None
-    assert [(a.first_id, a.end_id, a.title) for a in found] == [
+        archives = await storage.list_archives(PAIR)
+    assert archives is not None
+    assert [(a.first_id, a.end_id, a.title) for a in archives] == [
         (0, 1, "They talked"),
         (1, 2, "half ? of it"),
         (2, 3, "They talked"),

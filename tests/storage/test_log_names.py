@@ -1,4 +1,4 @@
-"""Names of logs: readable, never shared, never a way out of their directory."""
+"""Names of logs: readable, unique per pair, and always inside their directory."""
 
 import pytest
 from hypothesis import example, given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from crabtalk.storage.log_names import is_handle, make_log_name, make_slug
 from crabtalk.storage.records import Pair
 
-# Short, and from few characters: pairs that look alike are what could go wrong.
+# Short pairs from few characters, so that many of them look alike.
 ALIKE = st.builds(Pair, *[st.text(st.sampled_from("aAb:-_ ./é"), max_size=4)] * 2)
 ANY = st.builds(Pair, st.text(st.characters()), st.text(st.characters()))
 

@@ -1,4 +1,4 @@
-"""Following the logs: what comes after a position, and what is around a message."""
+"""Following the logs: the records after a position, and the messages around a message."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,25 +46,25 @@ PLENTY = 1 << 20
 
 @pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
-    async with open_backend(request.param, home, request) as made:
-        yield made
+    async with open_backend(request.param, home, request) as backend:
+        yield backend
 
 
 async def read_slice(storage: Storage, position: int = 0, limit: int = PLENTY) -> RecordSlice:
-    (found,) = await storage.read_new_records([(HANDLE, position)], limit)
-    assert isinstance(found, RecordSlice)
-    return found
+    (part,) = await storage.read_new_records([(HANDLE, position)], limit)
+    assert isinstance(part, RecordSlice)
+    return part
 
 
-def list_records(found: RecordSlice) -> list[Record]:
-    return [record for _, record in found.records]
+def list_records(part: RecordSlice) -> list[Record]:
+    return [record for _, record in part.records]
 
 
 async def read_window_ids(
     storage: Storage, number: int, before: int, after: int, position: int = 0
 ) -> list[int]:
-    place = WindowRequest(HANDLE, number, position, before, after)
-    (window,) = await storage.read_windows([place])
+    request = WindowRequest(HANDLE, number, position, before, after)
+    (window,) = await storage.read_windows([request])
     return [record.id for record in window]
 
 
@@ -96,7 +96,7 @@ async def test_another_conversation_of_the_same_length_has_another_version(
     assert (await storage.read_versions())[HANDLE] != before[HANDLE]
 
 
-async def test_who_has_followed_to_the_end_knows_the_version(storage: Storage) -> None:
+async def test_a_slice_up_to_the_end_has_the_current_version(storage: Storage) -> None:
     await storage.append(PAIR, make_every_kind(), create=True)
     assert (await read_slice(storage)).version == (await storage.read_versions())[HANDLE]
 
@@ -104,14 +104,14 @@ async def test_who_has_followed_to_the_end_knows_the_version(storage: Storage) -
 # ── Following ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_is_followed_is_all_but_the_traces_in_order(storage: Storage) -> None:
+async def test_new_records_are_all_but_event_records_in_order(storage: Storage) -> None:
     await storage.append(PAIR, make_every_kind(), create=True)
-    found = await read_slice(storage)
-    assert found.pair == PAIR
-    assert found.origin == AT
-    assert found.start == 0
-    assert not found.has_more
-    assert list_records(found) == [r for r in make_every_kind() if not isinstance(r, EventRecord)]
+    part = await read_slice(storage)
+    assert part.pair == PAIR
+    assert part.origin == AT
+    assert part.start == 0
+    assert not part.has_more
+    assert list_records(part) == [r for r in make_every_kind() if not isinstance(r, EventRecord)]
 
 
 async def test_following_goes_on_where_it_stopped(storage: Storage) -> None:
@@ -153,7 +153,7 @@ async def test_a_limit_makes_it_come_in_parts_with_nothing_lost(
     assert parts > 2
 
 
-async def test_a_conversation_that_is_not_there_is_not_followed(storage: Storage) -> None:
+async def test_a_missing_conversation_is_not_followed(storage: Storage) -> None:
     missing = [(HANDLE, 0), ("../../etc/passwd", 0)]
     assert await storage.read_new_records(missing, PLENTY) == [None, None]
     await storage.append(PAIR, [make_opening()], create=True)
@@ -169,7 +169,7 @@ async def test_several_are_followed_at_once_each_from_where_it_was_read_to(
     await storage.append(PAIR, [make_message(1)])
     await storage.append(OTHER, [make_opening(OTHER), make_message(0)], create=True)
     other, missing, first = await storage.read_new_records(
-        [(make_log_name(OTHER), 0), (make_log_name(Pair("crab", "nobody")), 0), (HANDLE, half)],
+        [(make_log_name(OTHER), 0), (make_log_name(Pair("crab", "stranger")), 0), (HANDLE, half)],
         PLENTY,
     )
     assert isinstance(other, RecordSlice)
@@ -212,7 +212,7 @@ async def test_a_position_inside_a_line_starts_again(home: Path) -> None:
         assert (await read_slice(storage, len(lines) - 2)).start == 0
 
 
-async def test_lines_nobody_can_read_are_passed_over(home: Path) -> None:
+async def test_unreadable_lines_are_skipped(home: Path) -> None:
     async with open_file_storage(home) as storage:
         await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
         with log_path(home).open("ab") as log:
@@ -235,7 +235,7 @@ async def test_a_log_whose_first_line_is_unreadable_is_followed_all_the_same(hom
         assert list_records(found) == [make_message(0), make_opening()]
 
 
-async def test_a_log_of_nobody_is_not_followed(home: Path) -> None:
+async def test_a_log_without_an_owner_is_not_followed(home: Path) -> None:
     async with open_file_storage(home) as storage:
         await storage.append(PAIR, [make_opening()], create=True)
         log_path(home).write_bytes(encode_records([make_message(0)]))
@@ -295,15 +295,15 @@ async def test_a_window_is_the_message_and_those_around_it(
         assert await read_window_ids(storage, number, before, after, hint) == expected
 
 
-async def test_windows_come_in_the_order_of_their_places(storage: Storage) -> None:
+async def test_windows_come_in_the_order_of_the_requests(storage: Storage) -> None:
     await storage.append(PAIR, [make_opening(), *map(make_message, range(4))], create=True)
     await storage.append(OTHER, [make_opening(OTHER), make_message(0, "other")], create=True)
-    places = [
+    requests = [
         WindowRequest(make_log_name(OTHER), 0, 0, 1, 1),
         WindowRequest("gone", 0, 0, 1, 1),
         WindowRequest(HANDLE, 3, 0, 1, 1),
     ]
-    windows = await storage.read_windows(places)
+    windows = await storage.read_windows(requests)
     assert windows == [(make_message(0, "other"),), (), (make_message(2), make_message(3))]
     assert await storage.read_windows([]) == []
 
@@ -317,7 +317,7 @@ async def test_a_message_that_is_damaged_has_no_window(home: Path) -> None:
         assert await read_window_ids(storage, 3, 2, 0) == [1, 3]
 
 
-async def test_a_large_message_has_its_window_and_is_in_none_that_it_would_burst(
+async def test_a_large_message_has_a_window_and_is_left_out_of_others(
     home: Path,
 ) -> None:
     async with open_file_storage(home) as storage:
@@ -363,7 +363,7 @@ def test_a_window_is_the_same_wherever_its_slices_end(
     assert window == tuple(messages[max(0, wanted.id - before) : wanted.id + after + 1])
 
 
-async def test_following_does_not_disturb_who_writes(home: Path) -> None:
+async def test_following_does_not_disturb_the_writer(home: Path) -> None:
     async with open_file_storage(home) as storage:
         await storage.append(PAIR, [make_opening()], create=True)
         position = 0

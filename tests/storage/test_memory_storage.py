@@ -1,4 +1,4 @@
-"""MemoryStorage: what it alone does. What all storages do is in test_storage."""
+"""MemoryStorage: behaviour of this backend alone. Tests for all backends are in test_storage."""
 
 import pytest
 
@@ -9,7 +9,7 @@ CRAB = Agent("crab", "You are crab.")
 ANT = Agent("ant", "You are ant.")
 
 
-async def test_it_has_the_agents_it_was_given_in_order_of_their_names() -> None:
+async def test_memory_storage_lists_its_agents_by_name() -> None:
     storage = MemoryStorage(CRAB, ANT)
     assert await storage.list_agents() == ([ANT, CRAB], {})
     assert await storage.load_agent("crab") == CRAB
@@ -39,7 +39,7 @@ async def test_two_storages_share_nothing() -> None:
     assert await other.read_config() == {}
 
 
-async def test_what_it_has_can_be_read_after_it_was_closed() -> None:
+async def test_memory_storage_can_be_read_after_it_was_closed() -> None:
     storage = MemoryStorage()
     await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
     await storage.close()

@@ -1,4 +1,4 @@
-"""Runs without an end: which log has one, and how it is ended on the record."""
+"""Runs without an end record: which logs have one, and how loading closes it."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def make_done_record(run: str) -> Record:
     return EventRecord("done", AT, run, {"agent": "crab", "stop_reason": "completed"})
 
 
-def make_trace_record(run: str) -> Record:
+def make_tool_start_record(run: str) -> Record:
     return EventRecord("tool_start", AT, run)
 
 
@@ -70,7 +70,7 @@ LOGS: dict[str, tuple[list[Record], OpenRun | None]] = {
     "a message": ([make_user_record(0, "r1")], OpenRun("r1", "")),
     "a message and a title": ([make_user_record(0, "r1"), PATCH], OpenRun("r1", "")),
     "tools": (
-        [make_user_record(0, "r1"), make_agent_record(1, "r1"), make_trace_record("r1")],
+        [make_user_record(0, "r1"), make_agent_record(1, "r1"), make_tool_start_record("r1")],
         OpenRun("r1", ""),
     ),
     "a guest": (
@@ -129,7 +129,7 @@ async def test_the_last_run_of_a_log_is_open_when_nothing_says_how_it_ended(
         assert log_path(home).read_bytes() == after
 
 
-async def test_what_is_not_there_has_no_open_run(home: Path) -> None:
+async def test_a_missing_conversation_has_no_open_run(home: Path) -> None:
     async with open_file_storage(home) as storage:
         assert not await storage.has_open_run(PAIR)
 
@@ -169,7 +169,7 @@ def test_a_steer_that_comes_into_the_log_after_the_end_of_its_run_has_an_end_of_
     )
     kinds = [type(record) for record in records]
     assert kinds == [MessageRecord, EventRecord, MetaRecord]
-    # It is in the log already: nothing is left to say.
+    # When the message is in the log already, nothing is added.
     entry = make_accepted("r1", "and", steer=1)
     assert not make_closing_records(
         PAIR, opening_meta(), [entry], written=[entry.key], closed=["r1"]
@@ -189,10 +189,10 @@ def test_of_accepted_texts_with_one_key_the_first_comes_into_the_log() -> None:
 
 
 @pytest.mark.req("delivery.key.stored")
-async def test_a_run_that_went_on_after_what_looked_like_its_end_is_told_as_cut_off(
+async def test_a_run_that_went_on_after_an_end_record_is_reported_as_interrupted(
     home: Path,
 ) -> None:
-    """It was steered while its last words were being kept, and then the daemon died."""
+    """It was steered while its last message was being stored, and then the daemon died."""
     async with open_file_storage(home) as storage:
         records = [
             make_user_record(0, "r1", key="k"),
@@ -202,9 +202,9 @@ async def test_a_run_that_went_on_after_what_looked_like_its_end_is_told_as_cut_
         ]
         await storage.append(PAIR, [make_opening(), *records], create=True)
         runtime = make_runtime(storage)
-        done_again = await runtime.send(PAIR.agent, "hi", sender=PAIR.sender, key="k")
-        assert done_again.reason is StopReason.ERROR
-        assert done_again.error == CUT_OFF
+        done = await runtime.send(PAIR.agent, "hi", sender=PAIR.sender, key="k")
+        assert done.reason is StopReason.ERROR
+        assert done.error == CUT_OFF
         await runtime.close()
 
 

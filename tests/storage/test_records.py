@@ -1,4 +1,4 @@
-"""Records: what is encoded is decoded as it was, and nothing else passes for a record."""
+"""Records: encoding and decoding round-trip, and nothing else is accepted as a record."""
 
 import json
 from typing import Any
@@ -58,7 +58,7 @@ RECORD: st.SearchStrategy[Record] = st.one_of(
     st.builds(MarkerRecord, TEXT, TEXT, TEXT, TEXT, COUNT),
     st.builds(MetaRecord, MAYBE, MAYBE, MAYBE, MAYBE, MAYBE, st.none() | COUNT, MAYBE),
 )
-# Halves of surrogate pairs, among what can be encoded and what must be escaped.
+# Lone surrogates, among characters that can be encoded and that must be escaped.
 BROKEN = st.text(st.sampled_from("a\n\0é🦀\ud83e\udd80"), min_size=1)
 KINDS = {
     MessageRecord: b'{"kind":"message"',
@@ -124,7 +124,7 @@ def test_a_number_that_json_lacks_does_not_make_a_record_unreadable() -> None:
 
 
 @pytest.mark.parametrize("record", make_every_kind(), ids=lambda record: type(record).__name__)
-def test_keys_we_do_not_know_do_not_make_a_record_unreadable(record: Record) -> None:
+def test_unknown_keys_do_not_make_a_record_unreadable(record: Record) -> None:
     fields: dict[str, Any] = json.loads(encode_line(record))
     fields["topic"] = {"of": ["another", "version"]}
     if "message" in fields:
@@ -167,7 +167,7 @@ def test_a_message_and_a_marker_bring_the_meta_up_to_date() -> None:
     assert meta.apply_record(EventRecord("done", "4")) == meta
 
 
-def test_a_meta_record_changes_what_it_says_and_nothing_else() -> None:
+def test_a_meta_record_changes_only_its_own_fields() -> None:
     meta = ConversationMeta("crab", "user", "1", "t", "2", 3, "s")
     assert meta.apply_record(MetaRecord()) == meta
     assert meta.apply_record(MetaRecord(title="")) == msgspec.structs.replace(meta, title="")
@@ -184,13 +184,13 @@ def test_a_snapshot_says_all_but_the_summary(meta: ConversationMeta) -> None:
 
 
 @given(st.lists(RECORD, max_size=8), st.integers(0, 8))
-def test_records_laid_over_themselves_make_no_difference(records: list[Record], cut: int) -> None:
-    """What a listing relies on that does not know how much of a log it has seen."""
-    once = laid_over(ConversationMeta("crab", "user"), records)
-    assert laid_over(once, records[cut:]) == once
+def test_applying_records_twice_makes_no_difference(records: list[Record], cut: int) -> None:
+    """Listings rely on this, since they do not know how much of a log they have read."""
+    once = apply_all(ConversationMeta("crab", "user"), records)
+    assert apply_all(once, records[cut:]) == once
 
 
-def laid_over(meta: ConversationMeta, records: list[Record]) -> ConversationMeta:
+def apply_all(meta: ConversationMeta, records: list[Record]) -> ConversationMeta:
     for record in records:
         meta = meta.apply_record(record)
     return meta
@@ -218,7 +218,7 @@ def test_a_marker_says_how_many_messages_there_were_before_it() -> None:
     )
 
 
-def test_archives_cover_all_that_was_folded_without_gaps() -> None:
+def test_archives_cover_all_archived_messages_without_gaps() -> None:
     found = make_archives([make_marker(3, "one"), make_marker(5, "two"), make_marker(9, "three")])
     assert [(a.first_id, a.end_id, a.summary) for a in found] == [
         (0, 3, "one"),

@@ -1,4 +1,4 @@
-"""Runs and keys in a log: what every storage promises of `find_run` and `read_records`."""
+"""Runs and keys in a log: the guarantees of `find_run` and `read_records` for every storage."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.storage.sample_records import (
 
 OTHER = Pair("crab", "user")
 PLENTY = 1 << 20
-# Whatever a client may send, in 128 bytes.
+# Keys that a client may send, up to 128 bytes.
 KEYS = (
     "plain",
     "",
@@ -46,11 +46,11 @@ KEYS = (
 
 @pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
-    async with open_backend(request.param, home, request) as made:
-        yield made
+    async with open_backend(request.param, home, request) as backend:
+        yield backend
 
 
-def make_spoken(
+def make_run_message(
     number: int, run: str, text: str, *, key: str = "", role: str = "user", steer: int = 0
 ) -> MessageRecord:
     content_hash = hash_content(text, is_steer=bool(steer)) if key else ""
@@ -61,10 +61,10 @@ def make_spoken(
 
 
 def make_turn(number: int, run: str, key: str = "") -> list[Record]:
-    """A complete one that begins with the message of this number."""
+    """A complete turn whose first message has this number."""
     return [
-        make_spoken(number, run, f"question {run}", key=key),
-        make_spoken(number + 1, run, f"answer {run}", role="assistant"),
+        make_run_message(number, run, f"question {run}", key=key),
+        make_run_message(number + 1, run, f"answer {run}", role="assistant"),
         EventRecord("done", AT, run, {"agent": "crab", "stop_reason": "completed"}),
     ]
 
@@ -84,7 +84,7 @@ def make_accepted(number: int, text: str, key: str, *, steer: int = 0) -> Accept
 
 
 async def read_user_messages(storage: Storage) -> list[tuple[str, str]]:
-    """What was said, with its key."""
+    """The text and key of each user message."""
     page = await storage.read_page(PAIR, 0, 100)
     messages = page.messages if page is not None else ()
     return [(r.message.text, r.key) for r in messages if r.message.role == "user"]
@@ -95,7 +95,7 @@ async def test_a_run_is_found_by_its_id_and_by_the_key_of_any_of_its_messages(
     storage: Storage,
 ) -> None:
     first, second, third = make_turn(0, "r1", "k1"), make_turn(2, "r2"), make_turn(4, "r3", "k3")
-    third.insert(2, make_spoken(6, "r3", "and this", key="steer 3", steer=1))
+    third.insert(2, make_run_message(6, "r3", "and this", key="steer 3", steer=1))
     await storage.append(PAIR, [make_opening(), *first], create=True)
     await storage.append(PAIR, second)
     await storage.append(PAIR, third[:1])
@@ -109,7 +109,7 @@ async def test_a_run_is_found_by_its_id_and_by_the_key_of_any_of_its_messages(
 
 
 @pytest.mark.req("delivery.find_run")
-async def test_what_is_not_there_is_not_found(storage: Storage) -> None:
+async def test_unknown_runs_and_keys_are_not_found(storage: Storage) -> None:
     assert await storage.find_run(PAIR, key="k1") == []
     await storage.append(
         PAIR, [make_opening(), *make_turn(0, "r1", "k1"), make_message(2)], create=True
@@ -170,20 +170,20 @@ async def test_keys_are_gone_with_their_conversation(storage: Storage) -> None:
 
 
 @pytest.mark.req("delivery.read_records")
-async def test_records_are_read_in_order_with_traces(storage: Storage) -> None:
+async def test_records_are_read_in_order_with_event_records(storage: Storage) -> None:
     records = make_every_kind()
     assert await storage.read_records(PAIR, 0, PLENTY) is None
     await storage.append(PAIR, records[:4], create=True)
     await storage.append(PAIR, records[4:])
-    found = await storage.read_records(PAIR, 0, PLENTY)
-    assert found is not None
-    assert [record for _, record in found.records] == records
-    assert (found.pair, found.origin, found.start, found.has_more) == (PAIR, AT, 0, False)
-    for place, (position, _) in enumerate(found.records):
+    part = await storage.read_records(PAIR, 0, PLENTY)
+    assert part is not None
+    assert [record for _, record in part.records] == records
+    assert (part.pair, part.origin, part.start, part.has_more) == (PAIR, AT, 0, False)
+    for index, (position, _) in enumerate(part.records):
         rest = await storage.read_records(PAIR, position, PLENTY)
         assert rest is not None
         assert rest.start == position
-        assert [record for _, record in rest.records] == records[place:]
+        assert [record for _, record in rest.records] == records[index:]
 
 
 @pytest.mark.req("delivery.read_records")
@@ -193,28 +193,28 @@ async def test_records_come_in_parts_and_go_on_where_they_stopped(storage: Stora
     read: list[Record] = []
     position, parts = 0, 0
     while True:
-        found = await storage.read_records(PAIR, position, 2000)
-        assert found is not None
-        read += [record for _, record in found.records]
-        position, parts = found.position, parts + 1
-        if not found.has_more:
+        part = await storage.read_records(PAIR, position, 2000)
+        assert part is not None
+        read += [record for _, record in part.records]
+        position, parts = part.position, parts + 1
+        if not part.has_more:
             break
     assert read == records
     assert parts > 5
     await storage.append(PAIR, [make_message(40)])
-    found = await storage.read_records(PAIR, position, PLENTY)
-    assert found is not None
-    assert [record for _, record in found.records] == [make_message(40)]
+    part = await storage.read_records(PAIR, position, PLENTY)
+    assert part is not None
+    assert [record for _, record in part.records] == [make_message(40)]
 
 
 @pytest.mark.req("delivery.read_records")
 async def test_a_position_of_a_longer_log_starts_again(storage: Storage) -> None:
     await storage.append(PAIR, [make_opening(), *[make_message(n) for n in range(30)]], create=True)
-    found = await storage.read_records(PAIR, 0, PLENTY)
-    assert found is not None
+    part = await storage.read_records(PAIR, 0, PLENTY)
+    assert part is not None
     await storage.delete_conversation(PAIR)
     await storage.append(PAIR, [make_opening(), make_message(0)], create=True)
-    again = await storage.read_records(PAIR, found.position, PLENTY)
+    again = await storage.read_records(PAIR, part.position, PLENTY)
     assert again is not None
     assert again.start == 0
     assert [record for _, record in again.records] == [make_opening(), make_message(0)]
@@ -238,7 +238,7 @@ async def test_an_accepted_text_keeps_its_key_when_it_is_closed(storage: Storage
 
 
 @pytest.mark.req("delivery.accepted_keys")
-async def test_a_repetition_of_what_the_log_has_is_not_written_again(storage: Storage) -> None:
+async def test_a_repeated_message_is_not_written_again(storage: Storage) -> None:
     entries = [make_accepted(1, "question r1", "k1"), make_accepted(2, "new", "k2")]
     await storage.append(PAIR, [make_opening(), *make_turn(0, "r1", "k1")], create=True)
     for entry in entries:
@@ -274,7 +274,7 @@ async def test_another_text_under_a_used_key_is_kept_without_the_key(storage: St
 
 
 @pytest.mark.req("delivery.accepted_keys")
-async def test_the_key_of_a_text_that_was_taken_back_is_free(storage: Storage) -> None:
+async def test_the_key_of_a_withdrawn_message_is_free(storage: Storage) -> None:
     entry = make_accepted(1, "hello", "k1")
     await storage.accept_message(entry)
     await storage.withdraw_messages([entry])

@@ -1,4 +1,4 @@
-"""What every storage promises, shown for each of them by the same tests."""
+"""The guarantees of the Storage protocol; each test runs on every backend."""
 
 import asyncio
 import tempfile
@@ -54,8 +54,8 @@ OTHER = Pair("crab", "user")
 
 @pytest.fixture(params=BACKENDS)
 async def storage(request: pytest.FixtureRequest, home: Path) -> AsyncIterator[Storage]:
-    async with open_backend(request.param, home, request) as made:
-        yield made
+    async with open_backend(request.param, home, request) as backend:
+        yield backend
 
 
 async def load_stored(storage: Storage, pair: Pair = PAIR) -> StoredConversation:
@@ -65,7 +65,7 @@ async def load_stored(storage: Storage, pair: Pair = PAIR) -> StoredConversation
 
 
 @pytest.mark.req("storage.both")
-async def test_what_was_appended_comes_back_in_order(storage: Storage) -> None:
+async def test_appended_records_come_back_in_order(storage: Storage) -> None:
     await storage.append(PAIR, [make_opening()], create=True)
     for number in range(10):
         await storage.append(PAIR, [make_message(2 * number), make_message(2 * number + 1)])
@@ -76,7 +76,7 @@ async def test_what_was_appended_comes_back_in_order(storage: Storage) -> None:
     assert await storage.read_conversation(PAIR) == stored
 
 
-async def test_every_kind_of_record_can_be_kept(storage: Storage) -> None:
+async def test_every_kind_of_record_can_be_stored(storage: Storage) -> None:
     await storage.append(PAIR, make_every_kind(), create=True)
     stored = await load_stored(storage)
     assert [record.id for record in stored.messages] == [3, 4]
@@ -84,7 +84,7 @@ async def test_every_kind_of_record_can_be_kept(storage: Storage) -> None:
     assert stored.meta == ConversationMeta(*PAIR, AT, "Two files", AT, 5, "They talked.")
 
 
-async def test_a_conversation_that_is_not_there_is_none(storage: Storage) -> None:
+async def test_a_missing_conversation_is_none(storage: Storage) -> None:
     await storage.append(OTHER, [make_opening(OTHER)], create=True)
     assert await storage.load_and_repair(PAIR) is None
     assert await storage.read_conversation(PAIR) is None
@@ -98,7 +98,7 @@ async def test_a_conversation_that_is_not_there_is_none(storage: Storage) -> Non
     assert await storage.load_and_repair(PAIR) is None
 
 
-async def test_one_that_is_there_cannot_be_created_again(storage: Storage) -> None:
+async def test_an_existing_conversation_cannot_be_created_again(storage: Storage) -> None:
     await storage.append(PAIR, [make_opening(title="first"), make_message(0)], create=True)
     with pytest.raises(StorageError):
         await storage.append(PAIR, [make_opening(title="second")], create=True)
@@ -107,7 +107,7 @@ async def test_one_that_is_there_cannot_be_created_again(storage: Storage) -> No
     assert stored.messages == (make_message(0),)
 
 
-async def test_of_many_that_create_it_at_once_one_does(storage: Storage) -> None:
+async def test_of_many_concurrent_creates_one_succeeds(storage: Storage) -> None:
     results = await asyncio.gather(
         *[storage.append(PAIR, [make_opening(title=str(n))], create=True) for n in range(20)],
         return_exceptions=True,
@@ -153,7 +153,7 @@ async def test_half_a_surrogate_pair_does_not_fail_an_append(storage: Storage) -
     assert len(found) == 1
 
 
-async def test_a_patch_changes_what_it_says_and_nothing_else(storage: Storage) -> None:
+async def test_a_patch_changes_only_its_own_fields(storage: Storage) -> None:
     await storage.append(PAIR, [make_opening(title="a"), make_message(0)], create=True)
     await storage.append(PAIR, [MetaRecord(title="b")])
     await storage.append(PAIR, [MetaRecord()])
@@ -167,7 +167,7 @@ async def test_a_patch_changes_what_it_says_and_nothing_else(storage: Storage) -
 
 
 @pytest.mark.req("storage.replay_from_marker")
-async def test_only_what_follows_the_last_marker_is_loaded_and_pages_have_all(
+async def test_a_load_starts_at_the_last_marker_and_pages_have_all_messages(
     storage: Storage,
 ) -> None:
     await storage.append(
@@ -210,7 +210,7 @@ async def test_pages_have_every_message_exactly_once(storage: Storage) -> None:
     assert found == everything
 
 
-async def test_listings_have_those_that_match_exactly(storage: Storage) -> None:
+async def test_listings_match_agent_and_sender_exactly(storage: Storage) -> None:
     pairs = [Pair(agent, sender) for agent in ("a", "A", "a b") for sender in ("x", "x:1", "x-1")]
     for pair in pairs:
         await storage.append(pair, [make_opening(pair, title=str(pair))], create=True)
@@ -248,7 +248,7 @@ async def test_pairs_that_look_alike_share_nothing(storage: Storage) -> None:
 
 
 @pytest.mark.req("storage.delete")
-async def test_one_that_was_deleted_is_gone_and_can_begin_anew(storage: Storage) -> None:
+async def test_a_deleted_conversation_is_gone_and_can_be_created_again(storage: Storage) -> None:
     for pair in (PAIR, OTHER):
         await storage.append(pair, [make_opening(pair, title="old"), make_message(0)], create=True)
     assert len(await storage.list_conversations()) == 2
@@ -267,7 +267,7 @@ async def test_one_that_was_deleted_is_gone_and_can_begin_anew(storage: Storage)
 
 
 @pytest.mark.parametrize("handle", ["", "..", "../x", "/etc/passwd", "a\0", "x" * 5000, "蟹" * 80])
-async def test_any_text_may_be_asked_whose_it_is(storage: Storage, handle: str) -> None:
+async def test_any_text_can_be_resolved_as_a_handle(storage: Storage, handle: str) -> None:
     await storage.append(PAIR, [make_opening()], create=True)
     assert await storage.resolve_handle(handle) is None
     assert await storage.resolve_handle(make_log_name(PAIR)) == PAIR
@@ -294,7 +294,7 @@ async def test_a_closed_storage_accepts_nothing(storage: Storage) -> None:
     await storage.close()
 
 
-# ── Any sequence of them ────────────────────────────────────────────────────────────────────────
+# ── Any sequence of operations ──────────────────────────────────────────────────────────────────
 
 PAIRS = [Pair("a", "b:c"), Pair("a:b", "c"), Pair("a", "b c"), Pair("crab", "user")]
 ANY_PAIR = st.sampled_from(PAIRS)
@@ -302,7 +302,7 @@ SHORT = st.text(max_size=20)
 
 
 class StorageMachine(RuleBasedStateMachine):
-    """A storage beside a plain list of what every conversation was given."""
+    """Compares a storage with a plain list of the records of each conversation."""
 
     storage: Storage
 
@@ -319,7 +319,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.run(self.storage.close())
         self.runner.close()
 
-    # What the model knows, computed the long way round.
+    # The state of the model, computed independently.
 
     def now(self) -> str:
         self.clock += 1
@@ -332,7 +332,7 @@ class StorageMachine(RuleBasedStateMachine):
         return [record for record in self.model[pair] if isinstance(record, MarkerRecord)]
 
     def meta(self, pair: Pair) -> ConversationMeta:
-        """Without the summary, which only a load has to have."""
+        """The meta without the summary, which only a load must return."""
         known: dict[str, Any] = {}
         for record in self.model[pair]:
             match record:
@@ -355,7 +355,7 @@ class StorageMachine(RuleBasedStateMachine):
         with pytest.raises(StorageError, match="gone"):
             self.run(self.storage.append(pair, records))
 
-    # What is done to both.
+    # Operations on both.
 
     @rule(pair=ANY_PAIR, title=SHORT)
     def begin(self, pair: Pair, title: str) -> None:
@@ -368,7 +368,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.model[pair] = [*records]
 
     @rule(pair=ANY_PAIR, texts=st.lists(SHORT, max_size=4), size=st.sampled_from([0, 40_000]))
-    def say(self, pair: Pair, texts: list[str], size: int) -> None:
+    def append_messages(self, pair: Pair, texts: list[str], size: int) -> None:
         first = len(self.messages(pair)) if pair in self.model else 0
         at = self.now()
         self.append(
@@ -380,7 +380,7 @@ class StorageMachine(RuleBasedStateMachine):
         )
 
     @rule(pair=ANY_PAIR, name=SHORT)
-    def note(self, pair: Pair, name: str) -> None:
+    def append_event(self, pair: Pair, name: str) -> None:
         self.append(pair, [EventRecord(name, self.now(), data={"name": name})])
 
     @rule(pair=ANY_PAIR, title=st.none() | SHORT, updated=st.booleans())
@@ -388,7 +388,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.append(pair, [MetaRecord(title=title, updated_at=self.now() if updated else None)])
 
     @rule(pair=ANY_PAIR, summary=SHORT, snapshot=st.booleans())
-    def fold(self, pair: Pair, summary: str, snapshot: bool) -> None:
+    def compact(self, pair: Pair, summary: str, snapshot: bool) -> None:
         end = len(self.messages(pair)) if pair in self.model else 0
         self.append(pair, [MarkerRecord(f"n-{end}", self.now(), "t", summary, end)])
         if snapshot and pair in self.model:
@@ -399,11 +399,11 @@ class StorageMachine(RuleBasedStateMachine):
         assert self.run(self.storage.delete_conversation(pair)) == (pair in self.model)
         self.model.pop(pair, None)
 
-    # What both must agree on.
+    # Comparisons of both.
 
-    @rule(pair=ANY_PAIR, mend=st.booleans())
-    def load(self, pair: Pair, mend: bool) -> None:
-        load = self.storage.load_and_repair if mend else self.storage.read_conversation
+    @rule(pair=ANY_PAIR, repair=st.booleans())
+    def load(self, pair: Pair, repair: bool) -> None:
+        load = self.storage.load_and_repair if repair else self.storage.read_conversation
         stored = self.run(load(pair))
         if pair not in self.model:
             assert stored is None
@@ -427,8 +427,8 @@ class StorageMachine(RuleBasedStateMachine):
         expected = everything[max(0, offset) :][:limit]
         assert list(page.messages) == expected
         assert page.total == len(everything)
-        following = expected[-1].id + 1 if expected else len(everything)
-        assert page.next_offset == (following if following < len(everything) else None)
+        next_id = expected[-1].id + 1 if expected else len(everything)
+        assert page.next_offset == (next_id if next_id < len(everything) else None)
 
     @rule(pair=ANY_PAIR)
     def archives(self, pair: Pair) -> None:
@@ -441,7 +441,7 @@ class StorageMachine(RuleBasedStateMachine):
         assert [(a.first_id, a.end_id) for a in found] == list(zip([0, *ends], ends, strict=False))
 
     @rule(agent=st.sampled_from(["", "a", "a:b", "x"]), sender=st.sampled_from(["", "c", "b c"]))
-    def list_those(self, agent: str, sender: str) -> None:
+    def list_conversations(self, agent: str, sender: str) -> None:
         found = self.run(self.storage.list_conversations(agent, sender))
         assert {name: msgspec.structs.replace(meta, summary="") for name, meta in found} == {
             make_log_name(pair): self.meta(pair)
@@ -469,7 +469,7 @@ class MemoryStorageMachine(StorageMachine):
 
 
 class FileStorageMachine(StorageMachine):
-    """The same, and now and then the process ends, in the middle of a line or between two."""
+    """Also restarts the process now and then, within a line or between two."""
 
     half_lines: ClassVar = st.sampled_from(
         [b"", b"{", b'{"kind":"mes', b'{"kind":"compact","archive_name":"n"', bytes(100)]
@@ -493,19 +493,19 @@ class FileStorageMachine(StorageMachine):
                 log.write(half)
         self.storage = FileStorage(self.home, flush=False)
         for pair in self.model:
-            self.load(pair, mend=True)
+            self.load(pair, repair=True)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
     def damage(self, data: st.DataObject) -> None:
-        """A line nobody can read changes nothing of what the others say."""
+        """An unreadable line does not affect the other lines."""
         pair = data.draw(st.sampled_from(sorted(self.model)))
         with log_path(self.home, pair).open("ab") as log:
             log.write(data.draw(st.sampled_from([b"\0\n", b'{"kind":"compact"}\n', b"\n"])))
 
 
 class PostgresStorageMachine(StorageMachine):
-    """The same, and now and then another daemon goes on."""
+    """Also continues with another daemon now and then."""
 
     url: str
 
@@ -530,7 +530,7 @@ class PostgresStorageMachine(StorageMachine):
         self.storage = self.run(self.open_storage())
 
 
-def test_memory_keeps_what_a_dictionary_keeps() -> None:
+def test_memory_storage_behaves_like_a_dictionary() -> None:
     run_state_machine_as_test(
         MemoryStorageMachine, settings=settings(max_examples=15, stateful_step_count=25)
     )
@@ -538,7 +538,7 @@ def test_memory_keeps_what_a_dictionary_keeps() -> None:
 
 @pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
-def test_files_keep_what_a_dictionary_keeps_through_cuts_and_restarts(count: int) -> None:
+def test_file_storage_behaves_like_a_dictionary_through_cuts_and_restarts(count: int) -> None:
     run_state_machine_as_test(
         FileStorageMachine, settings=settings(max_examples=count, stateful_step_count=25)
     )
@@ -547,7 +547,7 @@ def test_files_keep_what_a_dictionary_keeps_through_cuts_and_restarts(count: int
 @pytest.mark.req("storage.both")
 @pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
-def test_a_database_keeps_what_a_dictionary_keeps_whichever_daemon_asks(
+def test_a_database_behaves_like_a_dictionary_for_every_daemon(
     postgres_server: str, count: int
 ) -> None:
     machine = type("Machine", (PostgresStorageMachine,), {"url": postgres_server})

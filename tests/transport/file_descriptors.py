@@ -1,4 +1,4 @@
-"""As many open files as a crowd takes, for the length of a block."""
+"""Raises the limit of open files for the length of a block."""
 
 import resource
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 
 @contextmanager
 def raise_descriptor_limit(wanted: int) -> Iterator[None]:
-    """Skips the test where the system does not let this process have them."""
+    """Skips the test if the system does not allow this process so many files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         pytest.skip(f"this process may not open {wanted} files")

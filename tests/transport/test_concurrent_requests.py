@@ -1,4 +1,4 @@
-"""Requests of one connection, side by side: control beside streams, order, bounds and ends."""
+"""Concurrent requests of one connection: control beside streams, order, limits and ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -23,7 +23,7 @@ PATIENCE = 30
 
 
 class GatedServer(ScriptedServer):
-    """Chunks of a stream `gated NAME` come when the test puts them into `gates[NAME]`."""
+    """Chunks of a stream `gated NAME` are those that the test puts into `gates[NAME]`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def make_turn(
     return message if request_id is None else add_request_id(message, request_id)
 
 
-# ── Control beside work ────────────────────────────────────────────────────────────────────────
+# ── Control requests beside long ones ──────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wire.side_by_side.control")
@@ -122,7 +122,7 @@ async def test_a_large_turn_does_not_stop_reading(tmp_path: Path) -> None:
         assert listener.statistics().inbound_bytes == 0
 
 
-# ── Streams side by side ───────────────────────────────────────────────────────────────────────
+# ── Concurrent streams ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wire.side_by_side.streams")
@@ -147,7 +147,7 @@ async def test_two_streams_interleave_whole_frames_each_in_its_own_order(
 
 @pytest.mark.req("wire.side_by_side.streams")
 @each_transport
-async def test_floods_on_one_connection_come_whole_and_in_order(
+async def test_floods_on_one_connection_arrive_complete_and_in_order(
     transport: str, tmp_path: Path
 ) -> None:
     async with open_peer(transport, tmp_path) as (_, _, peer):
@@ -171,7 +171,7 @@ async def test_turns_of_one_conversation_begin_in_the_order_they_came(tmp_path: 
     async with open_peer("unix", tmp_path) as (server, _, peer):
         first = wire.ClientMessage(send=wire.SendMsg(agent="crab", content="first"))
         named = make_turn("second")
-        named.stream.sender = "user"  # the same as none
+        named.stream.sender = "user"  # the default
         peer.send(first, named, make_turn("third"), make_turn("other", agent="twin"))
         await server.until_started("gated other")
         assert server.started == ["send first", "gated other"]
@@ -180,7 +180,7 @@ async def test_turns_of_one_conversation_begin_in_the_order_they_came(tmp_path: 
         assert server.started == ["send first", "gated other", "gated second", "gated third"]
 
 
-async def test_a_turn_that_waits_to_begin_counts_as_not_worked_on(tmp_path: Path) -> None:
+async def test_a_turn_that_waits_to_begin_counts_as_unprocessed_input(tmp_path: Path) -> None:
     async with open_peer("unix", tmp_path) as (server, listener, peer):
         peer.send(
             wire.ClientMessage(send=wire.SendMsg(agent="crab", content="first")),
@@ -195,7 +195,7 @@ async def test_a_turn_that_waits_to_begin_counts_as_not_worked_on(tmp_path: Path
         assert listener.statistics().inbound_bytes == 0
 
 
-# ── Labels ─────────────────────────────────────────────────────────────────────────────────────
+# ── Request ids ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wire.side_by_side.request_id")
@@ -219,7 +219,7 @@ async def test_each_answer_carries_the_id_of_its_request_and_no_other(tmp_path: 
         assert not (await peer.expect()).HasField("request_id")
 
 
-# ── Bounds ─────────────────────────────────────────────────────────────────────────────────────
+# ── Limits ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wire.side_by_side.bound")
@@ -257,7 +257,7 @@ async def test_a_client_that_reads_none_of_its_streams_loses_all_of_them(tmp_pat
             await asyncio.sleep(0)
 
 
-# ── Ends ───────────────────────────────────────────────────────────────────────────────────────
+# ── Closing ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wire.side_by_side.ends")
@@ -298,7 +298,7 @@ async def test_an_oversized_frame_ends_the_streams_and_closes(
 @pytest.mark.req("wire.side_by_side.ends")
 @each_transport
 @pytest.mark.parametrize("half", [False, True], ids=["close", "half-close"])
-async def test_a_client_that_leaves_ends_all_its_streams(
+async def test_a_client_that_disconnects_ends_all_its_streams(
     transport: str, half: bool, tmp_path: Path
 ) -> None:
     async with open_peer(transport, tmp_path) as (server, listener, peer):
@@ -323,7 +323,7 @@ async def test_a_client_that_leaves_ends_all_its_streams(
             await asyncio.sleep(0)
 
 
-async def test_a_detached_turn_that_waits_begins_though_its_client_left(tmp_path: Path) -> None:
+async def test_a_queued_detached_turn_begins_though_its_client_left(tmp_path: Path) -> None:
     async with open_peer("unix", tmp_path) as (server, _, peer):
         waiting = make_turn("later")
         waiting.stream.detach = True
@@ -361,7 +361,7 @@ async def test_stopping_ends_feeds_at_once_and_lets_turns_finish(
 
 
 @pytest.mark.req("daemon.shutdown.order")
-async def test_stopping_tells_every_turn_that_does_not_finish(tmp_path: Path) -> None:
+async def test_stopping_sends_an_error_to_every_turn_that_does_not_finish(tmp_path: Path) -> None:
     limits = TransportLimits(drain_timeout=0.05)
     async with open_peer("unix", tmp_path, limits) as (server, listener, peer):
         peer.send(make_turn("a", agent="a", request_id=1), make_turn("b", agent="b", request_id=2))

@@ -1,4 +1,4 @@
-"""Connection: order, cancellation, refusals and back-pressure, seen from a raw socket."""
+"""Connection: order, cancellation, refusals and back-pressure, as a raw socket sees them."""
 
 import asyncio
 import os
@@ -119,9 +119,9 @@ async def test_a_large_header_alone_allocates_nothing(path: Path) -> None:
         peer.send(make_ping())
         peer.writer.write(MAX_FRAME.to_bytes(4, "big") + b"x" * 10)
         await peer.expect()
-        while not (held := listener.statistics().inbound_bytes):
+        while not (byte_count := listener.statistics().inbound_bytes):
             await asyncio.sleep(0)
-        assert held == 10
+        assert byte_count == 10
         await peer.close()
 
 
@@ -148,7 +148,7 @@ async def test_a_stream_ends_at_the_event_that_does_not_fit_a_frame(path: Path) 
         await peer.close()
 
 
-# ── Peers that go away ─────────────────────────────────────────────────────────────────────────
+# ── Peers that disconnect ──────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("dispatch.reply_channel_closed")
@@ -164,7 +164,7 @@ async def test_a_stream_is_cancelled_when_its_client_goes_away(path: Path) -> No
             await asyncio.sleep(0)
 
 
-async def test_a_request_with_one_answer_is_carried_out_though_its_client_went_away(
+async def test_a_request_with_one_answer_is_completed_though_its_client_left(
     path: Path,
 ) -> None:
     server = ScriptedServer()
@@ -180,7 +180,7 @@ async def test_a_request_with_one_answer_is_carried_out_though_its_client_went_a
             await asyncio.sleep(0)
 
 
-async def test_requests_sent_just_before_the_client_left_are_carried_out(path: Path) -> None:
+async def test_requests_sent_just_before_the_client_left_are_completed(path: Path) -> None:
     server = ScriptedServer()
     server.release.set()
     async with open_listener(server, path):
@@ -191,11 +191,11 @@ async def test_requests_sent_just_before_the_client_left_are_carried_out(path: P
         )
         await peer.close()
         await server.until_ended("send 2: completed")
-        sends = [how for how in server.ended if how.startswith("send")]
+        sends = [outcome for outcome in server.ended if outcome.startswith("send")]
         assert sends == [f"send {n}: completed" for n in range(3)]
 
 
-async def test_a_peer_that_only_closed_its_sending_side_still_gets_its_answers(path: Path) -> None:
+async def test_a_half_closed_peer_still_gets_its_answers(path: Path) -> None:
     server = ScriptedServer()
     async with open_listener(server, path):
         peer = await RawPeer.connect_unix(path)
@@ -210,11 +210,13 @@ async def test_a_peer_that_only_closed_its_sending_side_still_gets_its_answers(p
 
 
 @pytest.mark.req("wire.eof.clean")
-@pytest.mark.parametrize("sent", [b"", b"\0", b"\0\0\0", b"\0\0\0\x05ab"])
-async def test_a_stream_that_ends_anywhere_disturbs_nobody(path: Path, sent: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0", b"\0\0\0\x05ab"])
+async def test_a_connection_that_ends_anywhere_does_not_disturb_others(
+    path: Path, data: bytes
+) -> None:
     async with open_listener(ScriptedServer(), path) as listener:
         peer = await RawPeer.connect_unix(path)
-        peer.writer.write(sent)
+        peer.writer.write(data)
         await peer.close()
         other = await RawPeer.connect_unix(path)
         other.send(make_ping())
@@ -225,7 +227,7 @@ async def test_a_stream_that_ends_anywhere_disturbs_nobody(path: Path, sent: byt
         assert listener.statistics().inbound_bytes == 0
 
 
-# ── Bounds ─────────────────────────────────────────────────────────────────────────────────────
+# ── Limits ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("bounds.stalled_reader")
@@ -259,19 +261,19 @@ async def test_a_reader_that_stalls_past_the_deadline_loses_its_connection(path:
 
 @pytest.mark.parametrize("request_bytes", [b"\0\0\0\x03\xf2\x01\0", b"\0\0\0\x02\xff\xff"])
 @pytest.mark.req("bounds.pipelined")
-async def test_a_peer_that_asks_without_reading_is_not_read_either(
+async def test_a_peer_that_sends_without_reading_is_not_read_either(
     path: Path, request_bytes: bytes
 ) -> None:
-    """Good requests and bad ones alike: answers nobody reads must not pile up."""
+    """Valid requests and invalid ones: unread answers must not pile up."""
     async with open_listener(ScriptedServer(), path) as listener:
         peer = await RawPeer.connect_unix(path)
         peer.transport.pause_reading()
         peer.transport.set_write_buffer_limits(high=1 << 30)
         peer.writer.write(request_bytes * 1_000_000)
-        seen, calm = 0, 0
-        while calm < 50:
+        seen, quiet_rounds = 0, 0
+        while quiet_rounds < 50:
             await asyncio.sleep(0.001)
-            calm = calm + 1 if listener.request_count == seen else 0
+            quiet_rounds = quiet_rounds + 1 if listener.request_count == seen else 0
             seen = listener.request_count
         assert seen < 500_000
         assert listener.statistics().inbound_bytes < 1_000_000
@@ -283,7 +285,7 @@ async def test_a_peer_that_asks_without_reading_is_not_read_either(
 
 @pytest.mark.req("bounds.parts")
 @pytest.mark.req("bounds.memory")
-async def test_others_are_answered_while_the_parts_of_a_large_request_are_counted(
+async def test_others_are_answered_while_a_large_request_is_parsed(
     path: Path,
 ) -> None:
     entries = [wire.MemoryEntry(name=f"n{n}", kind="note", content="c") for n in range(100_000)]
@@ -291,7 +293,7 @@ async def test_others_are_answered_while_the_parts_of_a_large_request_are_counte
     async with open_listener(ScriptedServer(), path) as listener:
         large, small = await RawPeer.connect_unix(path), await RawPeer.connect_unix(path)
         large.send(request)
-        while listener.request_count == 0:  # the first is being read
+        while listener.request_count == 0:  # until it is being parsed
             await asyncio.sleep(0)
         answer = asyncio.ensure_future(large.expect_error(501))
         small.send(make_ping())
@@ -307,8 +309,8 @@ async def test_others_are_answered_while_the_parts_of_a_large_request_are_counte
 
 @pytest.mark.req("bounds.loop")
 @pytest.mark.clock
-async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> None:
-    """Nothing holds the loop: a ping beside a flood that is read as fast as it comes."""
+async def test_a_stream_at_full_speed_does_not_delay_others(path: Path) -> None:
+    """A ping is answered fast while a flood is read as fast as it comes."""
     server = ScriptedServer()
     async with open_listener(server, path):
         greedy = await RawPeer.connect_unix(path)
@@ -334,7 +336,7 @@ async def test_a_stream_in_full_flow_lets_others_through_at_once(path: Path) -> 
 
 
 @pytest.mark.req("bounds.connections")
-async def test_one_connection_too_many_is_told_503(path: Path) -> None:
+async def test_one_connection_too_many_gets_503(path: Path) -> None:
     async with open_listener(ScriptedServer(), path, limits=TransportLimits(connections=2)):
         first, second = await RawPeer.connect_unix(path), await RawPeer.connect_unix(path)
         first.send(make_ping())
@@ -358,7 +360,7 @@ async def test_one_connection_too_many_is_told_503(path: Path) -> None:
 
 
 @pytest.mark.req("bounds.inbound_bytes")
-async def test_unparsed_bytes_of_all_connections_together_are_bounded(path: Path) -> None:
+async def test_unprocessed_bytes_of_all_connections_together_are_limited(path: Path) -> None:
     limit = 1_000_000
     async with open_listener(
         ScriptedServer(), path, limits=TransportLimits(inbound_bytes=limit)
@@ -378,7 +380,7 @@ async def test_unparsed_bytes_of_all_connections_together_are_bounded(path: Path
 
 
 @pytest.mark.req("bounds.inbound_bytes")
-async def test_a_request_whose_answer_has_begun_takes_no_room_of_the_next(path: Path) -> None:
+async def test_a_request_whose_answer_has_begun_no_longer_counts_as_input(path: Path) -> None:
     content = "forever ".ljust(600_000, "x")
     async with open_listener(
         server := ScriptedServer(), path, limits=TransportLimits(inbound_bytes=1_000_000)
@@ -389,20 +391,20 @@ async def test_a_request_whose_answer_has_begun_takes_no_room_of_the_next(path: 
             assert (await peer.expect()).stream.HasField("start")
             assert listener.statistics().inbound_bytes == 0
         for peer in peers:
-            await peer.close()  # which is noticed, though none of them was read any more
+            await peer.close()  # must be noticed, though none of them was being read
         async with asyncio.timeout(10), server.changed:
             await server.changed.wait_for(lambda: len(server.ended) == 3)
 
 
-# ── The kernel vouches ─────────────────────────────────────────────────────────────────────────
+# ── Users ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("trust.uds.same_user")
-async def test_another_user_is_turned_away(path: Path) -> None:
+async def test_another_user_is_refused(path: Path) -> None:
     from crabtalk.transport import ListenOptions
 
-    stranger = ListenOptions("unix", uid=os.geteuid() + 1)
-    async with open_listener(ScriptedServer(), path, door=stranger):
+    other_user = ListenOptions("unix", uid=os.geteuid() + 1)
+    async with open_listener(ScriptedServer(), path, options=other_user):
         peer = await RawPeer.connect_unix(path)
         peer.send(make_ping())
         assert "serves user" in await peer.expect_error(401)
@@ -410,12 +412,14 @@ async def test_another_user_is_turned_away(path: Path) -> None:
         await peer.close()
 
 
-# ── Found by attacking it ──────────────────────────────────────────────────────────────────────
+# ── Regressions ────────────────────────────────────────────────────────────────────────────────
 
 
 async def measure_longest_pause(stop: asyncio.Event) -> float:
-    """The longest time the loop worked without turning, until `stop`. What other processes take of
-    the processor meanwhile is not counted."""
+    """The longest CPU time between two rounds of the loop until `stop`.
+
+    Time that other processes take is not counted.
+    """
     longest = 0.0
     while not stop.is_set():
         before = time.thread_time() - read_steal_time()
@@ -444,7 +448,7 @@ async def test_a_flood_of_small_requests_does_not_hold_the_loop(
 
 
 @pytest.mark.req("bounds.pipelined")
-async def test_small_requests_are_taken_apart_only_up_to_the_bound(path: Path) -> None:
+async def test_small_requests_are_decoded_only_up_to_the_limit(path: Path) -> None:
     server = ScriptedServer()
     async with open_listener(server, path, limits=TransportLimits(pipelined=8)) as listener:
         peer = await RawPeer.connect_unix(path)
@@ -502,8 +506,8 @@ async def test_a_detached_stream_whose_client_left_before_its_turn_is_begun(path
         await server.until_started("forever")
 
 
-async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> None:
-    """Five times the deadline in all, and never a deadline without reading."""
+async def test_a_slow_reader_that_keeps_reading_is_not_disconnected(path: Path) -> None:
+    """It takes five times the deadline in all, but never a whole deadline without reading."""
     size = 3_000_000
     loop = asyncio.get_running_loop()
     expected = len(encode_reply("extension", bytes(size))) + len(encode_reply("pong", wire.Pong()))
@@ -513,17 +517,17 @@ async def test_a_slow_reader_that_goes_on_reading_is_left_to_it(path: Path) -> N
             await loop.sock_connect(sock, str(path))
             question = wire.ClientMessage(extension=str(size).encode())
             await loop.sock_sendall(sock, encode_frame(question) + encode_frame(make_ping()))
-            got = 0
-            while got < expected:
+            received = 0
+            while received < expected:
                 piece = await loop.sock_recv(sock, 30_000)
-                assert piece, f"cut off after {got} bytes"
-                got += len(piece)
+                assert piece, f"disconnected after {received} bytes"
+                received += len(piece)
                 await asyncio.sleep(0.05)
-        assert got == expected
+        assert received == expected
 
 
 @pytest.mark.req("wire.frame.max")
-async def test_a_half_closed_peer_is_told_of_its_oversized_frame_too(path: Path) -> None:
+async def test_a_half_closed_peer_gets_the_error_for_its_oversized_frame_too(path: Path) -> None:
     async with open_listener(ScriptedServer(), path):
         peer = await RawPeer.connect_unix(path)
         peer.send(make_ping())
@@ -536,7 +540,7 @@ async def test_a_half_closed_peer_is_told_of_its_oversized_frame_too(path: Path)
 
 
 @pytest.mark.req("bounds.inbound_bytes")
-async def test_a_frame_that_is_begun_and_not_finished_is_given_up(path: Path) -> None:
+async def test_a_frame_that_is_never_finished_is_refused(path: Path) -> None:
     async with open_listener(
         ScriptedServer(), path, limits=TransportLimits(stall_timeout=0.05)
     ) as listener:

@@ -1,4 +1,4 @@
-"""Endpoint and RunFiles: how a daemon is found."""
+"""Endpoint and RunFiles: how clients find a daemon."""
 
 import os
 import ssl
@@ -26,7 +26,7 @@ def test_the_home_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.req("home.location")
 @pytest.mark.parametrize("value", [None, ""])
-def test_without_it_the_home_is_in_the_users_own(
+def test_without_the_variable_the_home_is_in_the_users_home(
     monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     if value is None:
@@ -37,7 +37,7 @@ def test_without_it_the_home_is_in_the_users_own(
 
 
 @pytest.mark.req("home.run_files")
-def test_the_files_have_the_names_clients_know(run: RunFiles, tmp_path: Path) -> None:
+def test_the_files_have_the_names_that_clients_expect(run: RunFiles, tmp_path: Path) -> None:
     assert run.socket_path == tmp_path / "run" / "crabtalk.sock"
     assert run.port_path == tmp_path / "run" / "crabtalk.port"
     assert run.token_path == tmp_path / "run" / "token"
@@ -82,7 +82,7 @@ def test_the_socket_comes_before_tcp(run: RunFiles) -> None:
 
 @pytest.mark.req("transport.stale")
 @pytest.mark.parametrize("holder", [None, "", "nonsense", "0", "-1", "9" * 20])
-def test_the_port_of_a_daemon_that_died_is_not_shown_the_token(
+def test_the_token_is_not_offered_with_the_port_of_a_dead_daemon(
     run: RunFiles, holder: str | None
 ) -> None:
     run.publish_port(4321)

@@ -1,4 +1,4 @@
-"""Malformed frames and random bytes against a live listener, with a client who must not notice."""
+"""Malformed frames and random bytes sent to a live listener, while another client is served."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ uvloop.run(main())
 
 
 class FuzzTarget:
-    """The process under fire."""
+    """The process under attack."""
 
     def __init__(self, process: asyncio.subprocess.Process, path: Path, port: int) -> None:
         self.process = process
@@ -83,7 +83,7 @@ async def start_target(path: Path) -> AsyncIterator[FuzzTarget]:
 
 
 def make_payload(rng: random.Random) -> bytes:
-    """Something that is not, or hardly, a message."""
+    """A payload that is no message, or a damaged one."""
     choice = rng.randrange(4)
     if choice == 0:
         return rng.randbytes(rng.randrange(64))
@@ -105,7 +105,7 @@ def frame_data(data: bytes) -> bytes:
 
 
 async def send_malformed_frames(path: Path, rng: random.Random, count: int) -> None:
-    """Well framed, badly filled: each is answered, on one connection that lives on."""
+    """Send valid frames with bad payloads: each is answered, and the connection stays open."""
     peer = await RawPeer.connect_unix(path)
     batch = 500
     for _ in range(count // batch):
@@ -129,7 +129,7 @@ def make_random_stream(rng: random.Random) -> bytes:
 
 
 async def send_random_streams(target: FuzzTarget, rng: random.Random, count: int) -> None:
-    """Bytes without sense, then gone: politely, half-closed, or with a reset."""
+    """Send random bytes, then disconnect: with a close, a half-close or a reset."""
     for n in range(count):
         if n % 2:
             peer = await RawPeer.connect_unix(target.path)
@@ -150,7 +150,7 @@ async def send_random_streams(target: FuzzTarget, rng: random.Random, count: int
 
 @pytest.mark.req("bounds.fuzz")
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_many_thousand_malformed_inputs_disturb_nobody(tmp_path: Path) -> None:
+async def test_thousands_of_malformed_inputs_do_not_disturb_a_client(tmp_path: Path) -> None:
     await attack_target(tmp_path, FRAMES // 3, STREAMS // 3, seed=20261115)
 
 
@@ -158,7 +158,7 @@ async def test_many_thousand_malformed_inputs_disturb_nobody(tmp_path: Path) -> 
 @pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_million_and_a_half_malformed_inputs_disturb_nobody(
+async def test_a_million_and_a_half_malformed_inputs_do_not_disturb_a_client(
     tmp_path: Path, seed: int
 ) -> None:
     await attack_target(tmp_path, FRAMES * 10, STREAMS * 10, seed)
@@ -167,25 +167,25 @@ async def test_a_million_and_a_half_malformed_inputs_disturb_nobody(
 async def attack_target(tmp_path: Path, frames: int, streams: int, seed: int) -> None:
     rng = random.Random(seed)
     async with (
-        start_target(tmp_path / "s") as fired_at,
+        start_target(tmp_path / "s") as target,
         connect(f"unix:{tmp_path / 's'}") as bystander,
     ):
-        await send_malformed_frames(fired_at.path, rng, frames // 5)
-        await send_random_streams(fired_at, rng, streams // 5)
+        await send_malformed_frames(target.path, rng, frames // 5)
+        await send_random_streams(target, rng, streams // 5)
         await bystander.ping()
-        rss, descriptors = fired_at.rss, fired_at.descriptors
-        fire = asyncio.gather(
-            send_malformed_frames(fired_at.path, rng, frames * 4 // 5),
-            send_random_streams(fired_at, rng, streams * 4 // 5),
+        rss, descriptors = target.rss, target.descriptors
+        attack = asyncio.gather(
+            send_malformed_frames(target.path, rng, frames * 4 // 5),
+            send_random_streams(target, rng, streams * 4 // 5),
         )
         pings = 0
-        while not fire.done():
+        while not attack.done():
             async with asyncio.timeout(5):
                 await bystander.ping()
             pings += 1
             await asyncio.sleep(0.001)
-        await fire
+        await attack
         assert pings > 100
-        while fired_at.descriptors > descriptors:
+        while target.descriptors > descriptors:
             await asyncio.sleep(0.01)
-        assert fired_at.rss - rss < 4 << 20
+        assert target.rss - rss < 4 << 20

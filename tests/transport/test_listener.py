@@ -1,4 +1,4 @@
-"""Listener: doors with tokens and TLS, and closing in good order."""
+"""Listener: tokens, TLS, limits, and closing in order."""
 
 import asyncio
 import gc
@@ -93,7 +93,7 @@ async def test_tcp_answers_anything_else_with_401_and_closes(first: wire.ClientM
         assert listener.request_count == 0
 
 
-async def test_bytes_that_are_no_message_are_no_hello() -> None:
+async def test_bytes_that_are_no_message_are_refused() -> None:
     async with open_tcp_listener() as (_, port):
         peer = await RawPeer.connect_tcp(port)
         peer.writer.write(b"\0\0\0\x02\xff\xff")
@@ -102,7 +102,7 @@ async def test_bytes_that_are_no_message_are_no_hello() -> None:
         await peer.close()
 
 
-async def test_an_http_request_is_turned_away_too() -> None:
+async def test_an_http_request_is_refused() -> None:
     async with open_tcp_listener() as (_, port):
         peer = await RawPeer.connect_tcp(port)
         peer.writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -112,7 +112,7 @@ async def test_an_http_request_is_turned_away_too() -> None:
 
 
 @pytest.mark.req("bounds.hello_deadline")
-async def test_a_caller_that_says_nothing_is_turned_away_in_time() -> None:
+async def test_a_silent_caller_is_refused_in_time() -> None:
     async with open_tcp_listener(TransportLimits(hello_timeout=0.05)) as (_, port):
         peer = await RawPeer.connect_tcp(port)
         await peer.expect_error(401)
@@ -120,7 +120,7 @@ async def test_a_caller_that_says_nothing_is_turned_away_in_time() -> None:
         await peer.close()
 
 
-async def test_a_caller_that_was_greeted_may_stay_silent() -> None:
+async def test_an_authenticated_caller_may_stay_silent() -> None:
     async with open_tcp_listener(TransportLimits(hello_timeout=0.05)) as (_, port):
         peer = await RawPeer.connect_tcp(port)
         peer.send(make_hello(TOKEN))
@@ -133,8 +133,8 @@ async def test_a_caller_that_was_greeted_may_stay_silent() -> None:
 
 
 @pytest.mark.req("transport.tcp.nodelay")
-async def test_connections_do_not_wait_to_fill_packets() -> None:
-    """TCP_NODELAY, read off the accepted socket itself."""
+async def test_tcp_connections_send_small_packets_at_once() -> None:
+    """TCP_NODELAY is set on the accepted socket."""
     async with open_tcp_listener() as (listener, port):
         peer = await RawPeer.connect_tcp(port)
         peer.send(make_hello(TOKEN))
@@ -147,7 +147,7 @@ async def test_connections_do_not_wait_to_fill_packets() -> None:
         await peer.close()
 
 
-async def test_a_unix_socket_needs_no_hello_and_takes_one(tmp_path: Path) -> None:
+async def test_a_unix_socket_needs_no_hello_but_accepts_one(tmp_path: Path) -> None:
     async with open_listener(ScriptedServer(), tmp_path / "s"):
         peer = await RawPeer.connect_unix(tmp_path / "s")
         peer.send(make_ping(), make_hello("whatever"), make_ping())
@@ -217,7 +217,7 @@ async def test_a_stream_is_cancelled_when_its_tls_client_goes_away(
         await server.until_ended("forever: cancelled")
 
 
-async def test_a_caller_without_tls_disturbs_nobody(
+async def test_a_caller_without_tls_does_not_disturb_others(
     server_context: ssl.SSLContext, client_context: ssl.SSLContext
 ) -> None:
     async with open_tcp_listener(TransportLimits(hello_timeout=1.5), tls=server_context) as (
@@ -265,14 +265,14 @@ async def test_closing_lets_a_request_in_flight_finish(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("daemon.shutdown.order")
-async def test_closing_accepts_nobody_new(tmp_path: Path) -> None:
+async def test_closing_stops_accepting(tmp_path: Path) -> None:
     async with open_listener(ScriptedServer(), tmp_path / "s") as listener:
         await listener.close()
         with pytest.raises(ConnectionRefusedError):
             await RawPeer.connect_unix(tmp_path / "s")
 
 
-async def test_closing_cuts_subscriptions_at_once(tmp_path: Path) -> None:
+async def test_closing_ends_subscriptions_at_once(tmp_path: Path) -> None:
     server = ScriptedServer()
     async with open_listener(
         server, tmp_path / "s", limits=TransportLimits(drain_timeout=30)
@@ -289,7 +289,7 @@ async def test_closing_cuts_subscriptions_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("daemon.shutdown.order")
-async def test_closing_cancels_what_does_not_finish_in_time(tmp_path: Path) -> None:
+async def test_closing_cancels_requests_that_do_not_finish_in_time(tmp_path: Path) -> None:
     server = ScriptedServer()
     limits = TransportLimits(drain_timeout=0.05)
     async with open_listener(server, tmp_path / "s", limits=limits) as listener:
@@ -336,7 +336,7 @@ async def test_closing_during_a_tls_handshake(server_context: ssl.SSLContext) ->
 
 
 @pytest.mark.req("daemon.shutdown.order")
-async def test_whoever_was_just_accepted_is_closed_as_well(tmp_path: Path) -> None:
+async def test_a_caller_that_was_just_accepted_is_closed_too(tmp_path: Path) -> None:
     async with open_listener(ScriptedServer(), tmp_path / "s") as listener:
         with socket.socket(socket.AF_UNIX) as caller:
             caller.connect(str(tmp_path / "s"))
@@ -345,7 +345,7 @@ async def test_whoever_was_just_accepted_is_closed_as_well(tmp_path: Path) -> No
             await listener.close()
             caller.settimeout(0)
             assert caller.recv(1) == b""
-    gc.collect()  # a socket that nobody closed would be a warning here
+    gc.collect()  # a socket that was not closed would cause a warning here
 
 
 async def test_cancelling_the_close_skips_the_waiting_but_not_the_closing(tmp_path: Path) -> None:
@@ -365,9 +365,9 @@ async def test_cancelling_the_close_skips_the_waiting_but_not_the_closing(tmp_pa
         await peer.close()
 
 
-@pytest.mark.parametrize("turns", [1, 2, 5])
-async def test_a_close_that_is_cancelled_at_any_moment_closes_all_the_same(
-    tmp_path: Path, turns: int
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+async def test_a_close_that_is_cancelled_at_any_moment_still_closes(
+    tmp_path: Path, rounds: int
 ) -> None:
     server = ScriptedServer()
     limits = TransportLimits(drain_timeout=0.01)
@@ -377,7 +377,7 @@ async def test_a_close_that_is_cancelled_at_any_moment_closes_all_the_same(
         await server.until_started("forever")
         late = await RawPeer.connect_unix(tmp_path / "s")
         closing = asyncio.create_task(listener.close())
-        for _ in range(turns):
+        for _ in range(rounds):
             await asyncio.sleep(0.005)
         closing.cancel()
         await asyncio.wait([closing])
@@ -417,7 +417,7 @@ async def test_a_stream_has_time_to_clean_up_when_its_tls_client_goes_away(
 # ── Accepting ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_statistics_count_what_came_and_went(tmp_path: Path) -> None:
+async def test_statistics_count_connections_and_requests(tmp_path: Path) -> None:
     async with open_listener(ScriptedServer(), tmp_path / "s") as listener:
         for _ in range(3):
             peer = await RawPeer.connect_unix(tmp_path / "s")
@@ -439,7 +439,7 @@ async def test_statistics_count_what_came_and_went(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("bounds.connections")
-async def test_strangers_take_no_place_of_those_with_a_token(tmp_path: Path) -> None:
+async def test_unauthenticated_callers_do_not_count_as_connections(tmp_path: Path) -> None:
     async with open_tcp_listener(TransportLimits(strangers=3, connections=2)) as (listener, port):
         listener.open(listen_unix(tmp_path / "s"), ListenOptions("unix"))
         strangers = [await RawPeer.connect_tcp(port) for _ in range(3)]
@@ -459,8 +459,8 @@ async def test_strangers_take_no_place_of_those_with_a_token(tmp_path: Path) -> 
 
 
 @pytest.mark.req("bounds.crowd.strangers")
-async def test_a_crowd_that_shows_its_token_waits_at_the_door_and_is_let_in() -> None:
-    async def come(port: int) -> None:
+async def test_many_callers_with_a_token_wait_and_are_accepted() -> None:
+    async def connect_and_ping(port: int) -> None:
         peer = await RawPeer.connect_tcp(port)
         peer.send(make_hello(TOKEN), make_ping())
         assert (await peer.expect()).HasField("welcome")
@@ -468,13 +468,13 @@ async def test_a_crowd_that_shows_its_token_waits_at_the_door_and_is_let_in() ->
         await peer.close()
 
     async with open_tcp_listener(TransportLimits(strangers=8)) as (listener, port):
-        await asyncio.gather(*(come(port) for _ in range(300)))
+        await asyncio.gather(*(connect_and_ping(port) for _ in range(300)))
         statistics = listener.statistics()
         assert (statistics.accepted, statistics.refused) == (300, 0)
 
 
 @pytest.mark.req("bounds.crowd.strangers")
-async def test_strangers_who_show_nothing_are_not_waited_for() -> None:
+async def test_callers_that_send_no_token_are_not_waited_for() -> None:
     async with open_tcp_listener(TransportLimits(strangers=2)) as (_, port):
         silent = [await RawPeer.connect_tcp(port) for _ in range(2)]
         one_more = await RawPeer.connect_tcp(port)
@@ -484,14 +484,14 @@ async def test_strangers_who_show_nothing_are_not_waited_for() -> None:
 
 
 @pytest.mark.req("bounds.crowd.strangers")
-async def test_a_crowd_at_another_door_uses_up_no_patience_with_strangers(tmp_path: Path) -> None:
+async def test_callers_of_another_socket_do_not_shorten_the_wait_for_a_slot(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with open_tcp_listener(TransportLimits(strangers=4)) as (listener, port):
         listener.open(listen_unix(path), ListenOptions("unix"))
         crowd = [socket.socket(socket.AF_UNIX) for _ in range(8)]
         for sock in crowd:
             sock.connect(str(path))
-        # Connected without a turn of the loop, so that it finds all of them at once.
+        # Connected without running the loop, so that it finds all of them at once.
         alone = socket.create_connection(("127.0.0.1", port))
         strangers = [RawPeer(*await asyncio.open_connection(sock=alone))]
         with pytest.raises(TimeoutError):
@@ -501,7 +501,7 @@ async def test_a_crowd_at_another_door_uses_up_no_patience_with_strangers(tmp_pa
         one_more.send(make_hello(TOKEN))
         while listener.statistics().connections < 8 + 4 + 1:
             await asyncio.sleep(0)
-        for _ in range(10):  # it has time to be refused
+        for _ in range(10):  # time enough to refuse it
             owner.send(make_ping())
             await owner.expect()
         strangers[0].send(make_hello(TOKEN))
@@ -513,7 +513,7 @@ async def test_a_crowd_at_another_door_uses_up_no_patience_with_strangers(tmp_pa
             await peer.close()
 
 
-async def test_a_flood_of_refused_callers_is_cut_off_rather_than_kept(tmp_path: Path) -> None:
+async def test_a_flood_of_refused_callers_is_disconnected_rather_than_kept(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with open_listener(
         ScriptedServer(), path, limits=TransportLimits(connections=1)
@@ -532,7 +532,7 @@ async def test_a_flood_of_refused_callers_is_cut_off_rather_than_kept(tmp_path: 
 
 
 @pytest.mark.req("bounds.accept")
-async def test_running_out_of_file_descriptors_pauses_accepting_and_no_more(
+async def test_running_out_of_file_descriptors_only_pauses_accepting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import resource

@@ -1,4 +1,4 @@
-"""Peers of every temper at once: whatever they do, nothing of them stays behind."""
+"""Random peers all at once: whatever they do, nothing of them is left behind."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ LIMITS = TransportLimits(
     drain_timeout=1,
 )
 HELLO = encode_frame(wire.ClientMessage(hello=wire.HelloMsg(token="t")))
-# What a peer may send, and how often in comparison.
+# What a peer may send, and its relative frequency.
 INPUT_WEIGHTS = {
     encode_frame(make_ping()): 10,
     encode_frame(make_stream("count 300")): 3,
@@ -49,13 +49,13 @@ INPUT_WEIGHTS = {
 
 
 async def run_random_peer(rng: random.Random, path: Path, port: int) -> None:
-    """One peer: some requests, some reading, and one of several ways to leave."""
+    """One peer: sends some requests, reads some answers, and disconnects in one of several ways."""
     if rng.random() < 0.6:
         peer = await RawPeer.connect_unix(path)
     else:
         peer = await RawPeer.connect_tcp(port)
-        # Leave with a reset. A quiet leave can hide behind requests that are not being read, and
-        # then is the kernel's to find out, in minutes.
+        # Disconnect with a reset. A normal close can hide behind requests that are not being read,
+        # and the kernel would then need minutes to find out.
         sock = peer.transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if rng.random() < 0.9:
@@ -78,7 +78,7 @@ async def run_random_peer(rng: random.Random, path: Path, port: int) -> None:
                 while await peer.reader.read(100_000):
                     pass
         elif leave < 0.4:
-            await asyncio.sleep(0.4)  # longer than anybody waits for it
+            await asyncio.sleep(0.4)  # longer than any timeout
     except (OSError, TimeoutError):
         pass
     finally:
@@ -120,7 +120,7 @@ async def run_soak(path: Path, seconds: float, seed: int) -> None:
 
 @pytest.mark.req("bounds.fuzz")
 @pytest.mark.one_loop
-async def test_nothing_of_a_crowd_stays_behind(
+async def test_nothing_is_left_of_many_random_peers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
@@ -131,5 +131,7 @@ async def test_nothing_of_a_crowd_stays_behind(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_of_a_crowd_stays_behind_after_a_while(tmp_path: Path, seed: int) -> None:
+async def test_nothing_is_left_of_many_random_peers_after_a_while(
+    tmp_path: Path, seed: int
+) -> None:
     await run_soak(tmp_path / "s", 30, seed)

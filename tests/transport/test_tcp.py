@@ -1,4 +1,4 @@
-"""TCP: the addresses people write, and ports that are free."""
+"""TCP: parsing addresses, and binding free ports."""
 
 import socket
 import struct
@@ -23,7 +23,7 @@ from crabtalk.transport import TcpAddress, listen_tcp
         ("0.0.0.0:65535", "0.0.0.0", 65535),
     ],
 )
-def test_addresses_read_as_people_write_them(text: str, host: str, port: int) -> None:
+def test_addresses_are_parsed_and_printed_alike(text: str, host: str, port: int) -> None:
     address = TcpAddress.parse(text)
     assert address == TcpAddress(host, port)
     assert str(address) == text
@@ -74,7 +74,7 @@ def occupy_port() -> Iterator[int]:
 
 
 @pytest.mark.req("transport.tcp.port")
-def test_a_port_another_program_has_leads_to_a_later_one() -> None:
+def test_a_later_port_is_used_when_another_program_has_the_port() -> None:
     with occupy_port() as port, listen_tcp(TcpAddress(port=port), or_next=True) as sock:
         bound = sock.getsockname()[1]
         assert bound != port
@@ -88,7 +88,7 @@ def test_a_free_port_is_taken_as_asked() -> None:
         assert sock.getsockname() == ("127.0.0.1", port)
 
 
-def test_a_port_asked_for_in_particular_is_that_or_none() -> None:
+def test_a_taken_port_is_an_error_without_or_next() -> None:
     with occupy_port() as port, pytest.raises(OSError, match="in use"):
         listen_tcp(TcpAddress(port=port))
 
@@ -104,10 +104,10 @@ def test_ipv6_loopback_binds() -> None:
 
 
 @pytest.mark.req("bounds.crowd.backlog")
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not say")
-def test_as_many_may_wait_to_be_let_in_as_the_system_allows() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report the backlog")
+def test_the_backlog_is_as_large_as_the_system_allows() -> None:
     with listen_tcp(TcpAddress(port=0)) as sock:
-        # Of a socket that listens, tcpi_sacked is how many may wait.
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-        (most,) = struct.unpack_from("=I", told, 28)
-    assert most == int(Path("/proc/sys/net/core/somaxconn").read_text())
+        # For a listening socket, tcpi_sacked is the size of the backlog.
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        (backlog,) = struct.unpack_from("=I", info, 28)
+    assert backlog == int(Path("/proc/sys/net/core/somaxconn").read_text())

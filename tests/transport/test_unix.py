@@ -1,4 +1,4 @@
-"""Unix sockets: modes, stale files, deep homes, and who is calling."""
+"""Unix sockets: modes, stale files, deep homes, and the caller's identity."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ def test_the_socket_is_for_its_owner_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("transport.stale")
-def test_a_socket_nobody_answers_on_is_replaced(tmp_path: Path) -> None:
+def test_a_socket_without_a_process_is_replaced(tmp_path: Path) -> None:
     listen_unix(tmp_path / "s").close()
     assert (tmp_path / "s").is_socket()
     with listen_unix(tmp_path / "s") as sock, socket.socket(socket.AF_UNIX) as caller:
@@ -33,7 +33,7 @@ def test_a_socket_nobody_answers_on_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("transport.stale")
-def test_a_socket_somebody_answers_on_is_left_alone(tmp_path: Path) -> None:
+def test_a_socket_with_a_live_process_is_left_alone(tmp_path: Path) -> None:
     with listen_unix(tmp_path / "s") as first:
         with pytest.raises(FileExistsError, match="another program answers"):
             listen_unix(tmp_path / "s")
@@ -57,8 +57,8 @@ def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("bounds.crowd.backlog")
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system says it in other ways")
-def test_as_many_may_wait_to_be_let_in_as_the_system_allows(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems report the backlog differently")
+def test_the_backlog_is_as_large_as_the_system_allows(tmp_path: Path) -> None:
     allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
     crowd = min(allowed, 2500)
     with ExitStack() as stack:
@@ -69,7 +69,7 @@ def test_as_many_may_wait_to_be_let_in_as_the_system_allows(tmp_path: Path) -> N
 
 
 @pytest.mark.req("bounds.crowd.client")
-async def test_no_room_at_the_door_is_told_from_a_connection(tmp_path: Path) -> None:
+async def test_a_full_backlog_is_not_taken_for_a_connection(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as sock, ExitStack() as stack:
         sock.bind(str(tmp_path / "s"))
         sock.listen(0)
@@ -81,22 +81,22 @@ async def test_no_room_at_the_door_is_told_from_a_connection(tmp_path: Path) -> 
 
 
 @pytest.mark.req("transport.uds.path")
-async def test_a_home_deeper_than_a_socket_address_is_long_works(tmp_path: Path) -> None:
+async def test_a_home_deeper_than_a_socket_address_can_be_works(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a-directory-with-a-long-name"] * 6)
     deep.mkdir(parents=True)
     path = deep / "crabtalk.sock"
     assert len(os.fsencode(path)) > MAX_SOCKET_PATH
     async with open_listener(ScriptedServer(), path):
-        link = await Endpoint(path=path).connect(CollectingConnection())
-        link.write_now(bytes.fromhex("00000003f20100"))
-        await link.arrived.wait()
-        assert wire.ServerMessage.FromString(link.data[4:]).HasField("pong")
-        link.transport.close()
+        connection = await Endpoint(path=path).connect(CollectingConnection())
+        connection.write_now(bytes.fromhex("00000003f20100"))
+        await connection.arrived.wait()
+        assert wire.ServerMessage.FromString(connection.data[4:]).HasField("pong")
+        connection.transport.close()
     assert stat.S_ISSOCK(path.stat().st_mode)
 
 
 class CollectingConnection(FramedConnection):
-    """Keeps what arrives."""
+    """Collects the data it receives."""
 
     def __init__(self) -> None:
         import asyncio
@@ -112,13 +112,13 @@ class CollectingConnection(FramedConnection):
         self.arrived.set()
 
 
-def test_the_kernel_knows_who_called() -> None:
+def test_the_kernel_knows_the_callers_user() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
         assert read_peer_uid(ours) == os.geteuid()
 
 
-def call_as_nobody(path: str, answer: "multiprocessing.connection.Connection") -> None:
+def call_as_other_user(path: str, answer: "multiprocessing.connection.Connection") -> None:
     os.setuid(65534)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(path)
@@ -127,8 +127,8 @@ def call_as_nobody(path: str, answer: "multiprocessing.connection.Connection") -
 
 
 @pytest.mark.req("trust.uds.same_user")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-async def test_a_real_other_user_is_turned_away_even_if_file_modes_let_it_in() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_a_real_other_user_is_refused_even_if_file_modes_allow_it() -> None:
     import asyncio
     import tempfile
 
@@ -136,12 +136,12 @@ async def test_a_real_other_user_is_turned_away_even_if_file_modes_let_it_in() -
         path = Path(open_directory) / "s"
         Path(open_directory).chmod(0o755)
         async with open_listener(
-            ScriptedServer(), path, door=ListenOptions("unix", uid=os.geteuid())
+            ScriptedServer(), path, options=ListenOptions("unix", uid=os.geteuid())
         ):
             path.chmod(0o666)
-            answer, inside = multiprocessing.Pipe()
+            answer, child_end = multiprocessing.Pipe()
             child = multiprocessing.get_context("spawn").Process(
-                target=call_as_nobody, args=(str(path), inside)
+                target=call_as_other_user, args=(str(path), child_end)
             )
             await asyncio.to_thread(child.start)
             data = await asyncio.to_thread(answer.recv)

@@ -1,7 +1,7 @@
-"""A machine to try `crabup` on: a PATH with what the test puts there, a home, services for real.
+"""A machine for testing `crabup`: a PATH with the test's programs, a home, and real services.
 
-`systemctl`, `launchctl`, `uv` and `pipx` are stubs that keep what they were asked; a machine has
-none of them until it is given one. The developer's own are never reached.
+`systemctl`, `launchctl`, `uv` and `pipx` are stubs that record their arguments; a machine has none
+of them until the test adds them. The developer's own programs are never called.
 """
 
 import json
@@ -33,7 +33,7 @@ CRABUP_LAUNCHER = ForkedProgram(
 )
 INTERRUPT = "\x03"
 
-# A component in miniature: a port file, /health, and a word in the log.
+# A minimal component: a port file, /health, and a line in the log.
 COMPONENT_SCRIPT = """\
 import os, signal, socket, sys
 name = {name!r}
@@ -56,7 +56,7 @@ while True:
         line.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n" + health.encode())
     line.close()
 """
-# Without what is installed, which it does not need.
+# Without the site packages, which it does not need.
 QUICK_PYTHON = f"{sys.executable} -IS"
 
 
@@ -68,19 +68,19 @@ class CrabupOutcome:
 
     @property
     def output(self) -> str:
-        """What it printed, having succeeded without another word."""
+        """Standard output; the command must have succeeded without a message on stderr."""
         assert (self.code, self.err) == (0, ""), self
         return self.out
 
     @property
     def notice(self) -> str:
-        """What it said, having succeeded without an answer."""
+        """Standard error; the command must have succeeded without output."""
         assert (self.code, self.out) == (0, ""), self
         return self.err.rstrip("\n")
 
     @property
     def error(self) -> str:
-        """The sentence it failed with, and nothing else."""
+        """The one sentence on stderr; the command must have failed without output."""
         assert (self.code, self.out) == (1, ""), self
         assert self.err.startswith("crabup: "), self
         assert self.err.count("\n") == 1, self
@@ -88,7 +88,7 @@ class CrabupOutcome:
 
 
 class CrabupMachine:
-    timeout: float = PATIENCE  # with a command
+    timeout: float = PATIENCE  # of one command
 
     def __init__(self, path: Path, home: Path) -> None:
         self.home = home
@@ -129,7 +129,7 @@ class CrabupMachine:
         return path
 
     def add_stub(self, name: str, script: str = "") -> None:
-        """A program that keeps its arguments, and then does what `script` says."""
+        """Add a program that records its arguments and then runs `script`."""
         keep = f'printf "%s\\n" "{name} $*" >> {shlex.quote(str(self.calls_file))}'
         self.add_program(name, f"{keep}\n{script}")
 
@@ -142,14 +142,14 @@ class CrabupMachine:
         return self.add_program(f"crabtalk-{name}", script.format(name=name), interpreter)
 
     def run_crabup(self, *words: str | Path, typed: str = "", **env: str) -> CrabupOutcome:
-        """`typed` comes on its standard input, which is no terminal."""
+        """Run a command in this process's fork; `typed` is its standard input, not a terminal."""
         env = {**self.environment, **env}
         return CrabupOutcome(
             *CRABUP_LAUNCHER.run(*words, typed=typed.encode(), env=env, patience=self.timeout)
         )
 
     def run_installed(self, *words: str | Path) -> CrabupOutcome:
-        """The program as a user starts it, which loads all it needs."""
+        """Run the installed program, which loads everything it needs."""
         result = subprocess.run(
             [CRABUP, *words], capture_output=True, text=True, check=False, env=self.environment
         )
@@ -163,7 +163,7 @@ class CrabupMachine:
     def run_at_terminal(
         self, *words: str | Path, typed: str = "", when: str = ""
     ) -> tuple[int, str]:
-        """Its exit status and the screen; `typed` is typed as soon as `when` is on it, ^C too."""
+        """The exit status and the screen. Types `typed` when `when` is shown; ^C works too."""
         master, slave = pty.openpty()
         process = CRABUP_LAUNCHER.start(
             *words,
@@ -180,7 +180,7 @@ class CrabupMachine:
             while time.monotonic() < end and select.select([master], [], [], PATIENCE)[0]:
                 try:
                     piece = os.read(master, 65536)
-                except OSError:  # the last program at it has ended
+                except OSError:  # the last program on the terminal has ended
                     break
                 screen += piece
                 if typed and when.encode() in screen:
@@ -199,9 +199,9 @@ class CrabupMachine:
         return {row["name"]: row for row in rows}
 
     def read_record(self, name: str = "dice") -> SupervisorRecord:
-        found = SupervisorManager(self.home, name).find_record()
-        assert found is not None
-        return found
+        record = SupervisorManager(self.home, name).find_record()
+        assert record is not None
+        return record
 
     def read_log(self, name: str = "dice") -> str:
         return (self.home / "logs" / f"{name}.log").read_text()
@@ -211,12 +211,12 @@ class CrabupMachine:
 
 
 def is_asleep(pid: int) -> bool:
-    """Whether it waits for what is typed: a signal that comes just before that goes unnoticed."""
+    """Whether it waits for input: a signal just before that would go unnoticed."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Waits for what can be seen, and fails if it is not to be seen."""
+    """Wait until the condition holds, and fail if it does not in time."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it did not come about"

@@ -1,4 +1,4 @@
-"""The command line itself: help that fits a screen, exit statuses, what starting costs."""
+"""The command line: help that fits a screen, exit statuses, and the cost of a start."""
 
 import json
 import subprocess
@@ -18,9 +18,12 @@ PAGE_TEXT = PAGE.read_page()
 
 
 def list_commands(group: click.Command, *words: str) -> list[tuple[str, ...]]:
-    """The words of every command, groups included."""
-    below = group.commands.items() if isinstance(group, click.Group) else ()
-    return [words, *(found for name, each in below for found in list_commands(each, *words, name))]
+    """The words of all commands, groups included."""
+    subcommands = group.commands.items() if isinstance(group, click.Group) else ()
+    return [
+        words,
+        *(path for name, command in subcommands for path in list_commands(command, *words, name)),
+    ]
 
 
 COMMANDS = [*list_commands(main), ("daemon",), *(("daemon", verb) for verb in VERBS)]
@@ -31,10 +34,10 @@ COMMANDS = [*list_commands(main), ("daemon",), *(("daemon", verb) for verb in VE
 def test_help_fits_a_screen_and_has_examples(
     machine: CrabupMachine, words: tuple[str, ...]
 ) -> None:
-    said = machine.run_crabup(*words, "--help").output
-    assert said == f"{PAGE.render_help(list(words))}\n"
-    assert " ".join(["crabup", *words]) in said.partition("Example")[2]
-    lines = said.splitlines()
+    output = machine.run_crabup(*words, "--help").output
+    assert output == f"{PAGE.render_help(list(words))}\n"
+    assert " ".join(["crabup", *words]) in output.partition("Example")[2]
+    lines = output.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
@@ -60,12 +63,10 @@ def test_a_stale_page_is_noticed() -> None:
     ids=" ".join,
 )
 @pytest.mark.req("crabup.cli")
-def test_words_it_does_not_know_are_a_usage_error(
-    machine: CrabupMachine, words: tuple[str, ...]
-) -> None:
-    said = machine.run_crabup(*words)
-    assert (said.code, said.out) == (2, "")
-    assert "Error: " in said.err
+def test_unknown_words_are_a_usage_error(machine: CrabupMachine, words: tuple[str, ...]) -> None:
+    outcome = machine.run_crabup(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Error: " in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -76,21 +77,21 @@ def test_words_it_does_not_know_are_a_usage_error(
 @pytest.mark.req("crabup.cli")
 def test_every_command_brings_all_it_needs(machine: CrabupMachine, words: str) -> None:
     machine.add_stub("uv", '[ "$2" = list ] && echo "crabtalk-cron v0.3.0"; exit 0')
-    said = machine.run_installed(*words.split())
-    assert "Traceback" not in said.err
-    assert said == machine.run_crabup(*words.split())
+    outcome = machine.run_installed(*words.split())
+    assert "Traceback" not in outcome.err
+    assert outcome == machine.run_crabup(*words.split())
 
 
-def test_the_version_is_the_packages(machine: CrabupMachine) -> None:
+def test_the_version_is_that_of_the_package(machine: CrabupMachine) -> None:
     assert machine.run_crabup("--version").output == f"crabup {crabup.__version__}\n"
 
 
 def test_an_empty_home_is_refused_rather_than_taken_for_the_current_directory(
     machine: CrabupMachine,
 ) -> None:
-    said = machine.run_crabup("ps", "--home", "")
-    assert said.code == 2
-    assert "it is empty" in said.err
+    outcome = machine.run_crabup("ps", "--home", "")
+    assert outcome.code == 2
+    assert "it is empty" in outcome.err
 
 
 def test_the_home_may_be_an_option(machine: CrabupMachine, tmp_path: Path) -> None:
@@ -107,24 +108,24 @@ def test_the_home_may_be_an_option(machine: CrabupMachine, tmp_path: Path) -> No
 
 def test_the_module_is_the_command() -> None:
     words = [sys.executable, "-m", "crabup", "--version"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert said == f"crabup {crabup.__version__}\n"
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert output == f"crabup {crabup.__version__}\n"
 
 
 @pytest.mark.req("crabup.cli")
-def test_whoever_has_read_enough_is_no_error(machine: CrabupMachine) -> None:
+def test_a_closed_pipe_is_no_error(machine: CrabupMachine) -> None:
     path = machine.home / "logs" / "dice.log"
     path.parent.mkdir(parents=True)
     path.write_text("line\n" * 100_000)
     command = f"{sys.executable} -m crabup dice logs -n 100000 | head -1; exit ${{PIPESTATUS[0]}}"
-    said = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", command],
         env=machine.environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (said.returncode, said.stdout, said.stderr) == (0, "line\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "line\n", "")
 
 
 @pytest.mark.req("crabup.light")
@@ -134,6 +135,8 @@ def test_help_loads_neither_client_nor_component() -> None:
         "cli.main(['pkg', '--help'], standalone_mode=False)\n"
         "print(*sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(said.stdout.split())
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = set(result.stdout.split())
     assert not loaded & {"asyncio", "google.protobuf", "tomlkit", "crabtalk.client", "ssl"}

@@ -1,4 +1,4 @@
-"""crabup daemon: the real crabtalkd, its first start, and what it needs to know."""
+"""crabup daemon: the real crabtalkd, its first start, and the environment it needs."""
 
 import json
 import shlex
@@ -26,9 +26,9 @@ def write_config(home: Path, text: str = CONFIG) -> None:
 @pytest.mark.req("crabup.log.once")
 def test_the_daemon_is_started_pinged_killed_and_stopped(machine: CrabupMachine) -> None:
     write_config(machine.home, CONFIG.replace('"off"', '"127.0.0.1:0"'))
-    said = machine.run_crabup("daemon", "start").notice
+    notice = machine.run_crabup("daemon", "start").notice
     row = machine.list_services()["daemon"]
-    assert said == f"daemon runs (pid {row['pid']}), kept by crabup until the next reboot"
+    assert notice == f"daemon runs (pid {row['pid']}), kept by crabup until the next reboot"
     assert row["port"] == int((machine.home / "run" / "crabtalk.port").read_text())
     assert (row["status"], row["managed_by"]) == ("running", "supervised")
     with connect_sync(home=machine.home) as client:
@@ -68,7 +68,7 @@ def test_a_daemon_that_was_killed_in_the_foreground_is_stale(machine: CrabupMach
 
 
 @pytest.mark.req("crabup.service.by_hand")
-def test_a_daemon_that_a_question_started_is_ended_as_it_is_told(
+def test_a_daemon_that_a_command_started_can_be_stopped_as_advised(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     home = tmp_path / "another home"
@@ -94,23 +94,23 @@ def run_program(machine: CrabupMachine, program: str, *words: str) -> None:
 @pytest.mark.req("crabup.service.start")
 def test_a_daemon_that_cannot_start_says_why(machine: CrabupMachine) -> None:
     write_config(machine.home, "[daemon\n")
-    said = machine.run_crabup("daemon", "start").error
-    assert said.startswith("daemon ended with status 1: crabtalkd: ")
-    assert "config.toml" in said
+    error = machine.run_crabup("daemon", "start").error
+    assert error.startswith("daemon ended with status 1: crabtalkd: ")
+    assert "config.toml" in error
     assert "config.toml" in machine.read_log("crabtalkd")
     machine.run_crabup("daemon", "stop")
 
 
 @pytest.mark.req("crabup.first_start")
-def test_without_a_terminal_nothing_is_asked_and_the_daemon_runs(machine: CrabupMachine) -> None:
-    said = machine.run_crabup("daemon", "start").notice.splitlines()
-    assert said[0] == "no model is configured; `crabtalkd setup` chooses one"
-    assert "daemon runs" in said[1]
+def test_without_a_terminal_the_daemon_starts_without_questions(machine: CrabupMachine) -> None:
+    lines = machine.run_crabup("daemon", "start").notice.splitlines()
+    assert lines[0] == "no model is configured; `crabtalkd setup` chooses one"
+    assert "daemon runs" in lines[1]
     machine.run_crabup("daemon", "stop")
 
 
 @pytest.mark.req("crabup.first_start")
-def test_an_input_that_never_comes_is_not_waited_for(machine: CrabupMachine) -> None:
+def test_a_start_does_not_wait_for_input_that_never_comes(machine: CrabupMachine) -> None:
     pipe = subprocess.PIPE
     with machine.start_crabup("daemon", "start", stdin=pipe, stderr=pipe) as process:
         assert process.wait(PATIENCE) == 0
@@ -131,7 +131,7 @@ def test_the_first_start_at_a_terminal_runs_the_set_up(machine: CrabupMachine) -
 
 @pytest.mark.req("crabup.first_start")
 @pytest.mark.parametrize("config", [CONFIG, '[[providers]]\nname = "x"\nkind = "openai"\n'])
-def test_what_is_configured_is_not_asked_for(machine: CrabupMachine, config: str) -> None:
+def test_a_configured_daemon_needs_no_setup(machine: CrabupMachine, config: str) -> None:
     write_config(machine.home, config)
     machine.add_stub("crabtalkd", "exit 9")
     machine.run_at_terminal("daemon", "start")
@@ -141,7 +141,7 @@ def test_what_is_configured_is_not_asked_for(machine: CrabupMachine, config: str
 
 
 @pytest.mark.req("crabup.pkg.daemon")
-def test_a_daemon_that_runs_takes_a_package_up_and_refuses_what_it_cannot_use(
+def test_a_running_daemon_loads_a_package_and_rejects_an_unusable_one(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     write_config(machine.home)
@@ -155,12 +155,12 @@ def test_a_daemon_that_runs_takes_a_package_up_and_refuses_what_it_cannot_use(
     machine.run_crabup("pkg", "remove", "owls")
     with connect_sync(home=machine.home) as client:
         assert "owl" not in {agent.name for agent in client.list_agents().agents}
-    # A URL is the daemon's to judge.
+        # The daemon, not crabup, checks URLs.
     bad = '[mcps.m]\nurl = "gopher://x"\n'
     manifest.write_text(f'[package]\nname = "owls"\n[agents.owl]\nprompt = "Hoo."\n{bad}')
-    said = machine.run_crabup("pkg", "add", "owls", "--path", tmp_path / "owls", "-y")
-    assert said.code == 1
-    assert "the daemon cannot use it, and it was taken back" in said.err
+    outcome = machine.run_crabup("pkg", "add", "owls", "--path", tmp_path / "owls", "-y")
+    assert outcome.code == 1
+    assert "the daemon cannot use it, and it was taken back" in outcome.err
     assert not (machine.home / "agents" / "owl.toml").exists()
     assert json.loads(machine.run_crabup("pkg", "list", "--json").output) == {"packages": []}
     machine.run_crabup("daemon", "stop")

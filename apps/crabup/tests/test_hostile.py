@@ -1,4 +1,4 @@
-"""Manifests and repositories of strangers who mean harm: refused, and nothing is touched."""
+"""Malicious manifests and repositories are refused, and nothing is changed."""
 
 import json
 import os
@@ -54,26 +54,26 @@ HEAD = '[package]\nname = "evil"\n'
         HEAD + "[commands.c]\n",
     ],
 )
-def test_a_manifest_that_means_harm_is_refused_whole(
-    machine: CrabupMachine, tmp_path: Path, text: str
-) -> None:
+def test_a_malicious_manifest_is_refused(machine: CrabupMachine, tmp_path: Path, text: str) -> None:
     registry = tmp_path / "registry"
     registry.mkdir()
     (registry / "evil.toml").write_text(text)
-    said = machine.run_crabup("pkg", "add", "evil", "--registry", registry, "-y", "--yes-run-setup")
-    assert said.code == 1, said
-    assert "Traceback" not in said.err
+    outcome = machine.run_crabup(
+        "pkg", "add", "evil", "--registry", registry, "-y", "--yes-run-setup"
+    )
+    assert outcome.code == 1, outcome
+    assert "Traceback" not in outcome.err
     assert not machine.home.exists()
 
 
 @pytest.mark.req("crabup.pkg.hostile")
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "Evil", "", "a b", "x" * 65, "..", "a/b"])
-def test_no_name_of_a_package_leads_anywhere(
+def test_no_package_name_leads_out_of_the_registry(
     machine: CrabupMachine, tmp_path: Path, name: str
 ) -> None:
     for verb in (("add", "--registry", str(tmp_path)), ("remove",)):
-        said = machine.run_crabup("pkg", verb[0], *verb[1:], "--", name)
-        assert "cannot be the name of a package" in said.error
+        outcome = machine.run_crabup("pkg", verb[0], *verb[1:], "--", name)
+        assert "cannot be the name of a package" in outcome.error
 
 
 @pytest.mark.req("crabup.pkg.hostile")
@@ -109,8 +109,8 @@ def test_a_link_in_a_repository_is_not_followed(
     text = HEAD + 'setup = { script = "setup.sh" }\n' if path == "setup.sh" else HEAD
     text += "[agents.a]\n" if path.startswith("agents") else ""
     (root / "evil.toml").write_text(text)
-    said = machine.run_crabup("pkg", "add", "evil", "--path", root, "-y", "--yes-run-setup")
-    assert "leads out of the repository or is a link" in said.error
+    outcome = machine.run_crabup("pkg", "add", "evil", "--path", root, "-y", "--yes-run-setup")
+    assert "leads out of the repository or is a link" in outcome.error
     assert not machine.home.exists()
 
 
@@ -123,8 +123,8 @@ def test_a_script_is_inside_its_repository(
     root.mkdir()
     (tmp_path / "x.sh").write_text("echo out > ../ran\n")
     (root / "evil.toml").write_text(HEAD + f'setup = {{ script = "{script}" }}\n')
-    said = machine.run_crabup("pkg", "add", "evil", "--path", root, "-y", "--yes-run-setup")
-    assert "leads out of the repository" in said.error
+    outcome = machine.run_crabup("pkg", "add", "evil", "--path", root, "-y", "--yes-run-setup")
+    assert "leads out of the repository" in outcome.error
 
 
 @pytest.mark.req("crabup.pkg.hostile")
@@ -140,21 +140,23 @@ def test_a_script_is_inside_its_repository(
         "git://example.org/x",
     ],
 )
-def test_a_registry_from_afar_names_repositories_from_afar(
+def test_a_remote_registry_can_only_name_remote_repositories(
     machine: CrabupMachine, tmp_path: Path, repository: str
 ) -> None:
-    """`git` is a stub that clones the registry; what else it is asked for fails the test."""
+    """`git` is a stub that clones the registry; any other call fails the test."""
     manifest = tmp_path / "evil.toml"
     manifest.write_text(tomlkit.dumps({"package": {"name": "evil", "repository": repository}}))
     machine.add_stub("git", f'for last; do :; done; mkdir "$last"; cp "{manifest}" "$last"')
-    said = machine.run_crabup("pkg", "add", "evil", "--registry", "https://example.org/r.git", "-y")
-    assert said.code == 1
-    assert "no repository" in said.error
+    outcome = machine.run_crabup(
+        "pkg", "add", "evil", "--registry", "https://example.org/r.git", "-y"
+    )
+    assert outcome.code == 1
+    assert "no repository" in outcome.error
     assert len(machine.list_calls) == 1
 
 
 @pytest.mark.req("crabup.pkg.hostile")
-def test_a_special_file_in_a_repository_is_not_waited_for(
+def test_a_special_file_in_a_repository_does_not_block(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     root = tmp_path / "package"
@@ -181,7 +183,7 @@ def test_a_special_file_in_a_repository_is_not_waited_for(
         {"more": 1},
     ],
 )
-def test_a_receipt_that_speaks_of_other_files_is_not_believed(
+def test_a_receipt_that_names_files_outside_is_refused(
     machine: CrabupMachine, change: dict[str, Any]
 ) -> None:
     path = machine.home / "packages" / "evil.receipt.json"
@@ -194,16 +196,16 @@ def test_a_receipt_that_speaks_of_other_files_is_not_believed(
 
 
 @pytest.mark.req("crabup.terminal")
-def test_what_a_stranger_wrote_cannot_steer_the_terminal(
+def test_text_of_a_package_cannot_control_the_terminal(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     text = (
         HEAD + 'description = "\\u001b[2J\\u202eevil"\n[mcps.m]\ncommand = "a\\u001b]0;x\\u0007"\n'
     )
     (tmp_path / "evil.toml").write_text(text + '[agents.a]\nprompt = "x"\n')
-    said = machine.run_crabup("pkg", "add", "evil", "--registry", tmp_path, "-y").notice
-    assert "\\x1b[2J\\u202eevil" in said
-    assert not {"\x1b", "\x07", "\u202e"} & set(said)
+    notice = machine.run_crabup("pkg", "add", "evil", "--registry", tmp_path, "-y").notice
+    assert "\\x1b[2J\\u202eevil" in notice
+    assert not {"\x1b", "\x07", "\u202e"} & set(notice)
 
 
 values = st.recursive(
@@ -219,7 +221,7 @@ tables = st.dictionaries(st.text(max_size=6), st.dictionaries(keys, values, max_
 
 @pytest.mark.req("crabup.pkg.hostile")
 @given(agents=tables, mcps=tables, commands=tables)
-def test_any_manifest_is_one_or_a_sentence(
+def test_any_manifest_is_parsed_or_refused_with_a_sentence(
     agents: dict[str, Any], mcps: dict[str, Any], commands: dict[str, Any]
 ) -> None:
     document = {"package": {"name": "x"}, "agents": agents, "mcps": mcps, "commands": commands}

@@ -1,4 +1,4 @@
-"""crabup with a service manager: what systemd and launchd are asked, and what they are handed."""
+"""crabup with a service manager: the commands and units that systemd and launchd get."""
 
 import os
 import plistlib
@@ -19,7 +19,7 @@ from crabup.managed_services import find_platform_manager, make_label, plan_serv
 from crabup.processes import TrackedProcess
 from tests.service.unit_parsers import parse_systemd_unit
 
-# Remembers which units are enabled, as files; their processes are not its business.
+# A stub that records enabled units as files. It runs no processes.
 SYSTEMCTL = """
 state={state}
 mkdir -p "$state"
@@ -36,7 +36,7 @@ esac
 
 @pytest.fixture
 def systemd(machine: CrabupMachine) -> CrabupMachine:
-    """The machine, with a systemd of the user."""
+    """The machine, with a stub for the user's systemd."""
     machine.add_stub("systemctl", SYSTEMCTL.format(state=f"'{machine.bin.parent}/state'"))
     return machine
 
@@ -46,10 +46,10 @@ def list_units(machine: CrabupMachine) -> list[Path]:
 
 
 @pytest.mark.req("crabup.units.systemd")
-def test_where_systemd_runs_it_keeps_the_service(systemd: CrabupMachine) -> None:
+def test_systemd_runs_the_service_where_it_is_available(systemd: CrabupMachine) -> None:
     program = systemd.add_component()
-    said = systemd.run_crabup("dice", "start").notice
-    assert said == "dice runs (pid 77), kept by systemd"
+    notice = systemd.run_crabup("dice", "start").notice
+    assert notice == "dice runs (pid 77), kept by systemd"
     label = make_label("dice", systemd.home)
     (path,) = list_units(systemd)
     assert path.name == f"{label}.service"
@@ -68,13 +68,13 @@ def test_where_systemd_runs_it_keeps_the_service(systemd: CrabupMachine) -> None
 
 
 @pytest.fixture
-def living(machine: CrabupMachine) -> Iterator[CrabupMachine]:
-    """The machine, with a systemd of the user that starts and ends processes."""
+def running_systemd(machine: CrabupMachine) -> Iterator[CrabupMachine]:
+    """The machine, with a small systemd of the user that runs processes."""
     state = machine.bin.parent / "state"
     state.mkdir()
     script = Path(__file__).with_name("tiny_systemctl.py")
-    words = " ".join(shlex.quote(str(word)) for word in (sys.executable, script, state))
-    machine.add_stub("systemctl", f'exec {words} "$@"')
+    command_line = " ".join(shlex.quote(str(word)) for word in (sys.executable, script, state))
+    machine.add_stub("systemctl", f'exec {command_line} "$@"')
     yield machine
     for path in state.iterdir():
         if (process := TrackedProcess.find_by_pid(int(path.read_text()))) is not None:
@@ -83,49 +83,54 @@ def living(machine: CrabupMachine) -> Iterator[CrabupMachine]:
 
 @pytest.mark.req("crabup.units.systemd")
 @pytest.mark.req("crabup.ps")
-def test_a_service_of_systemd_is_started_seen_read_restarted_and_stopped(
-    living: CrabupMachine,
+def test_a_systemd_service_is_started_listed_read_restarted_and_stopped(
+    running_systemd: CrabupMachine,
 ) -> None:
-    living.add_component()
-    (living.home / "run").mkdir(mode=0o700, parents=True)
-    said = living.run_crabup("dice", "start").notice
-    row = living.list_services()["dice"]
-    assert said == f"dice runs (pid {row['pid']}), kept by systemd"
+    running_systemd.add_component()
+    (running_systemd.home / "run").mkdir(mode=0o700, parents=True)
+    notice = running_systemd.run_crabup("dice", "start").notice
+    row = running_systemd.list_services()["dice"]
+    assert notice == f"dice runs (pid {row['pid']}), kept by systemd"
     assert (row["status"], row["managed_by"]) == ("running", "systemd")
-    wait_until(lambda: living.list_services()["dice"]["port"] is not None)
-    assert living.run_crabup("dice", "logs").output == f"dice runs as run in {living.home}\n"
-    assert living.run_crabup("dice", "restart").code == 0
-    assert living.list_services()["dice"]["pid"] != row["pid"]
-    assert living.run_crabup("dice", "stop").notice == "dice is stopped"
-    assert living.list_services() == {}
-    lines = living.run_crabup("dice", "logs").output.splitlines()
-    assert lines == [f"dice runs as run in {living.home}", "dice says goodbye"] * 2
-    assert list_units(living) == []
+    wait_until(lambda: running_systemd.list_services()["dice"]["port"] is not None)
+    assert (
+        running_systemd.run_crabup("dice", "logs").output
+        == f"dice runs as run in {running_systemd.home}\n"
+    )
+    assert running_systemd.run_crabup("dice", "restart").code == 0
+    assert running_systemd.list_services()["dice"]["pid"] != row["pid"]
+    assert running_systemd.run_crabup("dice", "stop").notice == "dice is stopped"
+    assert running_systemd.list_services() == {}
+    lines = running_systemd.run_crabup("dice", "logs").output.splitlines()
+    assert lines == [f"dice runs as run in {running_systemd.home}", "dice says goodbye"] * 2
+    assert list_units(running_systemd) == []
 
 
 @pytest.mark.req("crabup.units.systemd")
 @pytest.mark.req("crabup.log.once")
-def test_a_daemon_of_systemd_is_pinged_and_says_everything_once(living: CrabupMachine) -> None:
-    living.home.mkdir(mode=0o700)
-    (living.home / "config.toml").write_text(
+def test_a_daemon_under_systemd_is_pinged_and_logs_each_line_once(
+    running_systemd: CrabupMachine,
+) -> None:
+    running_systemd.home.mkdir(mode=0o700)
+    (running_systemd.home / "config.toml").write_text(
         '[llm]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "none"\n[daemon]\ntcp = "off"\n'
     )
-    assert living.run_crabup("daemon", "start").notice.endswith("kept by systemd")
-    with connect_sync(home=living.home) as client:
+    assert running_systemd.run_crabup("daemon", "start").notice.endswith("kept by systemd")
+    with connect_sync(home=running_systemd.home) as client:
         client.ping()
-    assert living.list_services()["daemon"]["managed_by"] == "systemd"
-    assert living.run_crabup("daemon", "stop").notice == "daemon is stopped"
-    assert living.run_crabup("daemon", "logs").output.count("crabtalkd is ready") == 1
-    assert [path.name for path in (living.home / "logs").iterdir()] == ["crabtalkd.log"]
+    assert running_systemd.list_services()["daemon"]["managed_by"] == "systemd"
+    assert running_systemd.run_crabup("daemon", "stop").notice == "daemon is stopped"
+    assert running_systemd.run_crabup("daemon", "logs").output.count("crabtalkd is ready") == 1
+    assert [path.name for path in (running_systemd.home / "logs").iterdir()] == ["crabtalkd.log"]
 
 
 @pytest.mark.req("crabup.units.systemd")
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_has_nothing_to_say_against_the_unit(systemd: CrabupMachine) -> None:
+def test_systemd_verifies_the_unit_without_complaint(systemd: CrabupMachine) -> None:
     systemd.add_component()
     systemd.run_crabup("dice", "start")
     (path,) = list_units(systemd)
-    # Sockets of the machine's own units are in it, and the path of a socket is short.
+    # verify reads the sockets of the machine's own units, and paths of sockets are short.
     with tempfile.TemporaryDirectory() as runtime:
         result = subprocess.run(
             ["systemd-analyze", "--user", "verify", path],
@@ -138,12 +143,12 @@ def test_systemd_has_nothing_to_say_against_the_unit(systemd: CrabupMachine) -> 
 
 
 @pytest.mark.req("crabup.names")
-def test_what_is_in_a_path_survives_the_unit(tmp_path: Path) -> None:
-    odd = tmp_path / "a b%h$HOME&é'\""
-    odd.mkdir()
-    with CrabupMachine(odd, odd / "home") as machine:
+def test_unusual_characters_in_a_path_survive_the_unit(tmp_path: Path) -> None:
+    unusual_path = tmp_path / "a b%h$HOME&é'\""
+    unusual_path.mkdir()
+    with CrabupMachine(unusual_path, unusual_path / "home") as machine:
         machine.add_stub("systemctl", SYSTEMCTL.format(state=f"'{tmp_path}/state'"))
-        # systemd takes no quotes in the path of a program.
+        # systemd accepts no quotes in the path of a program.
         plain = tmp_path / "a b%h$HOME&é"
         plain.mkdir()
         machine.add_component().rename(plain / "crabtalk-dice")
@@ -157,10 +162,10 @@ def test_what_is_in_a_path_survives_the_unit(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("crabup.names")
-def test_a_path_that_no_unit_can_hold_is_refused_rather_than_bent(tmp_path: Path) -> None:
-    odd = tmp_path / "quo'te"
-    odd.mkdir()
-    with CrabupMachine(odd, odd / "home") as machine:
+def test_a_path_that_no_unit_can_express_is_refused(tmp_path: Path) -> None:
+    unusual_path = tmp_path / "quo'te"
+    unusual_path.mkdir()
+    with CrabupMachine(unusual_path, unusual_path / "home") as machine:
         machine.add_stub("systemctl", SYSTEMCTL.format(state=f"'{tmp_path}/state'"))
         machine.add_component()
         assert "install it elsewhere" in machine.run_crabup("dice", "start").error
@@ -169,7 +174,7 @@ def test_a_path_that_no_unit_can_hold_is_refused_rather_than_bent(tmp_path: Path
 
 @pytest.mark.req("crabup.units.systemd")
 @pytest.mark.req("crabup.ps")
-def test_what_systemd_says_is_in_the_table_and_goes_with_a_stop(systemd: CrabupMachine) -> None:
+def test_the_status_of_systemd_is_in_the_table_until_a_stop(systemd: CrabupMachine) -> None:
     systemd.add_component()
     systemd.run_crabup("dice", "start")
     assert systemd.list_services()["dice"] == {
@@ -207,7 +212,7 @@ def test_services_of_two_homes_are_two_services(systemd: CrabupMachine) -> None:
 
 
 @pytest.mark.req("crabup.units.systemd")
-def test_what_crabup_kept_is_handed_to_a_service_manager_that_came_later(
+def test_a_supervised_service_is_moved_to_a_service_manager_that_appeared_later(
     machine: CrabupMachine,
 ) -> None:
     machine.add_component()
@@ -224,7 +229,7 @@ def test_what_crabup_kept_is_handed_to_a_service_manager_that_came_later(
 
 
 @pytest.mark.req("crabup.units.systemd")
-def test_what_systemd_refuses_is_said_in_its_words(machine: CrabupMachine) -> None:
+def test_an_error_of_systemd_is_reported(machine: CrabupMachine) -> None:
     machine.add_component()
     script = 'case "$2" in enable) echo "Unit is masked." >&2; exit 1;; esac'
     machine.add_stub("systemctl", f"{script}\necho LoadState=not-found")
@@ -232,25 +237,25 @@ def test_what_systemd_refuses_is_said_in_its_words(machine: CrabupMachine) -> No
 
 
 @pytest.mark.req("crabup.first_start")
-def test_a_key_that_a_service_would_not_find_is_named(machine: CrabupMachine) -> None:
+def test_an_environment_variable_that_a_service_would_miss_is_named(machine: CrabupMachine) -> None:
     machine.home.mkdir()
     (machine.home / "config.toml").write_text(
         '[[providers]]\nname = "x"\nkind = "openai"\napi_key = "${MY_KEY}"\n'
     )
     machine.add_stub("crabtalkd")
     machine.add_stub("systemctl", "echo LoadState=loaded; echo ActiveState=failed")
-    said = machine.run_crabup("daemon", "start")
-    assert said.code == 1
-    advice, complaint = said.err.splitlines()
+    outcome = machine.run_crabup("daemon", "start")
+    assert outcome.code == 1
+    advice, complaint = outcome.err.splitlines()
     assert advice.startswith("config.toml reads MY_KEY from the environment, which systemd does")
     assert complaint.startswith("crabup: daemon ended; it is tried again")
 
 
 @pytest.mark.req("crabup.units.launchd")
-def test_where_launchd_runs_it_keeps_the_service(
+def test_launchd_runs_the_service_where_it_is_available(
     machine: CrabupMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process: launchd is asked for only on its own platform."""
+    """Runs in this process, because crabup uses launchd only on macOS."""
     program = machine.add_component()
     state = machine.bin.parent / "loaded"
     domain = f"gui/{os.getuid()}"
@@ -262,34 +267,34 @@ def test_where_launchd_runs_it_keeps_the_service(
     )
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
-    kept = plan_service("dice", machine.home, platform="darwin")
-    assert kept.managed_by == "launchd"
-    kept.manager.start(kept.unit)
-    assert kept.status().pid == 77
+    managed = plan_service("dice", machine.home, platform="darwin")
+    assert managed.managed_by == "launchd"
+    managed.manager.start(managed.unit)
+    assert managed.status().pid == 77
     label = make_label("dice", machine.home)
     path = machine.user / "Library" / "LaunchAgents" / f"{label}.plist"
     entry = plistlib.loads(path.read_bytes())
     assert entry["ProgramArguments"] == [str(program), "run"]
     assert entry["StandardErrorPath"] == str(machine.home / "logs" / "dice.log")
     assert f"launchctl bootstrap {domain} {path}" in machine.list_calls
-    kept.manager.stop(kept.unit)
+    managed.manager.stop(managed.unit)
     assert not path.exists()
     assert machine.list_calls[-1] == f"launchctl bootout {domain}/{label}"
 
 
 @pytest.mark.req("crabup.units.schtasks")
-def test_where_the_task_scheduler_runs_it_keeps_the_service(
+def test_the_task_scheduler_runs_the_service_where_it_is_available(
     machine: CrabupMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process, as for launchd."""
+    """Runs in this process, as for launchd."""
     program = machine.add_component()
     machine.add_stub("schtasks", 'case "$*" in *"/tn ai."*/fo*) exit 1;; esac')
     for name, value in machine.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCALAPPDATA", str(machine.user))
-    kept = plan_service("dice", machine.home, platform="win32")
-    assert kept.managed_by == "schtasks"
-    kept.manager.start(kept.unit)
+    managed = plan_service("dice", machine.home, platform="win32")
+    assert managed.managed_by == "schtasks"
+    managed.manager.start(managed.unit)
     label = make_label("dice", machine.home)
     path = machine.user / "crabtalk" / "tasks" / f"{label}.xml"
     task = ElementTree.fromstring(path.read_bytes().decode("utf-16"))  # noqa: S314 - our own
@@ -304,7 +309,7 @@ def test_where_the_task_scheduler_runs_it_keeps_the_service(
 
 @pytest.mark.req("crabup.units.none")
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "plan9"])
-def test_where_no_service_manager_answers_crabup_keeps_the_service(
+def test_crabup_supervises_the_service_where_no_service_manager_answers(
     machine: CrabupMachine, monkeypatch: pytest.MonkeyPatch, platform: str
 ) -> None:
     machine.add_component(script=COMPONENT_SCRIPT)

@@ -1,4 +1,4 @@
-"""crabup pkg: from a registry into the home, and out of it without a trace."""
+"""crabup pkg: packages are added from a registry, and removed without a trace."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def run_git(*words: str | Path, at: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A package's repository: prompts, skills, and more that is not ours to copy."""
+    """A package's repository: prompts, skills, and files that are not installed."""
     path = tmp_path / "repository"
     for name, text in {
         "agents/scribe.md": "---\nname: scribe\n---\n\nYou write.\n",
@@ -83,17 +83,17 @@ def add_package(
 
 
 def read_tree(home: Path) -> dict[str, tuple[int, bytes]]:
-    """Everything in a directory: modes and contents."""
-    found = {}
+    """All files in a directory: modes and contents."""
+    tree = {}
     for path in sorted(home.rglob("*")):
         data = b"" if path.is_dir() else path.read_bytes()
-        found[str(path.relative_to(home))] = stat.S_IMODE(path.lstat().st_mode), data
-    return found
+        tree[str(path.relative_to(home))] = stat.S_IMODE(path.lstat().st_mode), data
+    return tree
 
 
 @pytest.fixture
-def lived_in(machine: CrabupMachine) -> CrabupMachine:
-    """A home that somebody has been using."""
+def used_machine(machine: CrabupMachine) -> CrabupMachine:
+    """A machine whose home is in use."""
     for name, text in {
         "config.toml": "# mine\n",
         "agents/crab.toml": '# by hand\nprompt = "You are crab."\n',
@@ -105,10 +105,10 @@ def lived_in(machine: CrabupMachine) -> CrabupMachine:
 
 
 @pytest.mark.req("crabup.pkg.add")
-def test_what_a_package_declares_lands_where_the_daemon_finds_it(
+def test_the_content_of_a_package_is_installed_where_the_daemon_finds_it(
     machine: CrabupMachine, registry: Path
 ) -> None:
-    said = add_package(machine, "--registry", registry, "-y").notice
+    notice = add_package(machine, "--registry", registry, "-y").notice
     home = machine.home
     assert tomllib.loads((home / "agents" / "scribe.toml").read_text()) == {
         "description": "Writes",
@@ -136,18 +136,18 @@ def test_what_a_package_declares_lands_where_the_daemon_finds_it(
     assert (home / "packages" / "notes.toml").read_bytes() == (registry / "notes.toml").read_bytes()
     for path in (home / "agents").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    for word in (
+    for expected in (
         "agent scribe",
         "skill tidy",
         "TOKEN=x files-mcp --root 'a b'",
         "own: own-mcp",
         "without a checksum",
     ):
-        assert word in said
+        assert expected in notice
 
 
 @pytest.mark.req("crabup.pkg.mcps")
-def test_servers_that_no_agent_names_are_for_those_that_leave_it_open(
+def test_unclaimed_servers_go_to_agents_without_a_list_of_servers(
     machine: CrabupMachine, registry: Path
 ) -> None:
     path = registry / "notes.toml"
@@ -161,7 +161,7 @@ def test_servers_that_no_agent_names_are_for_those_that_leave_it_open(
 
 @pytest.mark.req("crabup.pkg.daemon")
 def test_the_daemon_reads_the_agents_and_skills(machine: CrabupMachine, registry: Path) -> None:
-    """By its own readers of these files."""
+    """With the daemon's own parsers of these files."""
     from crabtalk.hooks.skill_files import SkillFiles
     from crabtalk.storage.agent_files import AgentFiles
 
@@ -177,37 +177,39 @@ def test_the_daemon_reads_the_agents_and_skills(machine: CrabupMachine, registry
 
 @pytest.mark.req("crabup.pkg.remove")
 @pytest.mark.parametrize("kind", ["directory", "git"])
-def test_what_is_added_and_removed_leaves_the_home_as_it_was(
-    lived_in: CrabupMachine, registry: Path, kind: str
+def test_adding_and_removing_a_package_leaves_the_home_unchanged(
+    used_machine: CrabupMachine, registry: Path, kind: str
 ) -> None:
     if kind == "git":
         run_git("init", "-q", at=registry)
         run_git("add", ".", at=registry)
         run_git("commit", "-qm", "one", at=registry)
-    place = f"file://{registry}" if kind == "git" else str(registry)
-    before = read_tree(lived_in.home)
-    assert add_package(lived_in, "--registry", place, "-y").code == 0
-    assert read_tree(lived_in.home) != before
-    assert lived_in.run_crabup("pkg", "remove", "notes").notice == "notes is removed"
-    assert read_tree(lived_in.home) == before
+    location = f"file://{registry}" if kind == "git" else str(registry)
+    before = read_tree(used_machine.home)
+    assert add_package(used_machine, "--registry", location, "-y").code == 0
+    assert read_tree(used_machine.home) != before
+    assert used_machine.run_crabup("pkg", "remove", "notes").notice == "notes is removed"
+    assert read_tree(used_machine.home) == before
 
 
 @pytest.mark.req("crabup.pkg.remove")
-def test_an_empty_home_is_empty_again(machine: CrabupMachine, registry: Path) -> None:
+def test_an_empty_home_is_empty_again_after_a_removal(
+    machine: CrabupMachine, registry: Path
+) -> None:
     add_package(machine, "--registry", registry, "-y")
     machine.run_crabup("pkg", "remove", "notes")
     assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.remove")
-def test_what_was_edited_since_is_kept_and_named(machine: CrabupMachine, registry: Path) -> None:
+def test_edited_files_stay_and_are_named(machine: CrabupMachine, registry: Path) -> None:
     add_package(machine, "--registry", registry, "-y")
-    mine = machine.home / "agents" / "scribe.toml"
-    mine.write_text(mine.read_text() + "# better\n")
+    edited_file = machine.home / "agents" / "scribe.toml"
+    edited_file.write_text(edited_file.read_text() + "# better\n")
     (machine.home / "skills" / "notes" / "tidy" / "extra.md").write_text("mine")
     (machine.home / "agents" / "clerk.toml").unlink()
-    said = machine.run_crabup("pkg", "remove", "notes").notice.splitlines()
-    assert said == [f"{mine} was edited since, and stays", "notes is removed"]
+    lines = machine.run_crabup("pkg", "remove", "notes").notice.splitlines()
+    assert lines == [f"{edited_file} was edited since, and stays", "notes is removed"]
     assert sorted(name for name, (_, data) in read_tree(machine.home).items() if data) == [
         "agents/scribe.toml",
         "skills/notes/tidy/extra.md",
@@ -216,21 +218,24 @@ def test_what_was_edited_since_is_kept_and_named(machine: CrabupMachine, registr
 
 @pytest.mark.req("crabup.pkg.mcps")
 def test_a_package_of_servers_gives_them_to_an_agent_and_takes_them_back(
-    lived_in: CrabupMachine, tmp_path: Path
+    used_machine: CrabupMachine, tmp_path: Path
 ) -> None:
     path = tmp_path / "hub.toml"
     path.write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "hub-mcp"\n')
-    before = read_tree(lived_in.home)
+    before = read_tree(used_machine.home)
     where = ("--registry", tmp_path)
-    assert "say --agent NAME" in add_package(lived_in, *where, "-y", name="hub").error
-    assert "no agent owl" in add_package(lived_in, *where, "-y", "--agent", "owl", name="hub").error
-    assert read_tree(lived_in.home) == before
-    assert add_package(lived_in, *where, "-y", "--agent", "crab", name="hub").code == 0
-    text = (lived_in.home / "agents" / "crab.toml").read_text()
+    assert "say --agent NAME" in add_package(used_machine, *where, "-y", name="hub").error
+    assert (
+        "no agent owl"
+        in add_package(used_machine, *where, "-y", "--agent", "owl", name="hub").error
+    )
+    assert read_tree(used_machine.home) == before
+    assert add_package(used_machine, *where, "-y", "--agent", "crab", name="hub").code == 0
+    text = (used_machine.home / "agents" / "crab.toml").read_text()
     assert text.startswith('# by hand\nprompt = "You are crab."\n')
     assert tomllib.loads(text)["mcps"] == [{"name": "hub", "command": "hub-mcp"}]
-    lived_in.run_crabup("pkg", "remove", "hub")
-    assert read_tree(lived_in.home) == before
+    used_machine.run_crabup("pkg", "remove", "hub")
+    assert read_tree(used_machine.home) == before
 
 
 @pytest.mark.req("crabup.pkg.mcps")
@@ -243,53 +248,56 @@ def test_a_package_of_servers_gives_them_to_an_agent_and_takes_them_back(
     ],
 )
 def test_servers_are_not_forced_into_a_file_they_do_not_fit(
-    lived_in: CrabupMachine, tmp_path: Path, text: str, reason: str
+    used_machine: CrabupMachine, tmp_path: Path, text: str, reason: str
 ) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
-    (lived_in.home / "agents" / "crab.toml").write_text(text)
-    before = read_tree(lived_in.home)
+    (used_machine.home / "agents" / "crab.toml").write_text(text)
+    before = read_tree(used_machine.home)
     where = ("--registry", tmp_path, "--agent", "crab", "-y")
-    assert reason in add_package(lived_in, *where, name="hub").error
-    assert read_tree(lived_in.home) == before
+    assert reason in add_package(used_machine, *where, name="hub").error
+    assert read_tree(used_machine.home) == before
 
 
 @pytest.mark.req("crabup.pkg.hostile")
 @pytest.mark.parametrize("agent", ["../config", "/etc/x", "a/b", ".."])
-def test_servers_go_to_an_agent_and_nothing_else(
-    lived_in: CrabupMachine, tmp_path: Path, agent: str
+def test_servers_can_only_be_given_to_an_agent(
+    used_machine: CrabupMachine, tmp_path: Path, agent: str
 ) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
-    before = read_tree(lived_in.home)
+    before = read_tree(used_machine.home)
     where = ("--registry", tmp_path, "--agent", agent, "-y")
-    assert "no agent is called" in add_package(lived_in, *where, name="hub").error
-    assert read_tree(lived_in.home) == before
+    assert "no agent is called" in add_package(used_machine, *where, name="hub").error
+    assert read_tree(used_machine.home) == before
 
 
 @pytest.mark.req("crabup.pkg.mcps")
-def test_an_agent_whose_file_is_a_link_keeps_it(lived_in: CrabupMachine, tmp_path: Path) -> None:
+def test_an_agent_whose_file_is_a_link_keeps_it(
+    used_machine: CrabupMachine, tmp_path: Path
+) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
-    path = lived_in.home / "agents" / "crab.toml"
+    path = used_machine.home / "agents" / "crab.toml"
     path.rename(tmp_path / "kept-elsewhere.toml")
     path.symlink_to(tmp_path / "kept-elsewhere.toml")
     before = path.read_bytes()
     assert (
-        add_package(lived_in, "--registry", tmp_path, "--agent", "crab", "-y", name="hub").code == 0
+        add_package(used_machine, "--registry", tmp_path, "--agent", "crab", "-y", name="hub").code
+        == 0
     )
     assert path.is_symlink()
     assert path.read_bytes() != before
-    lived_in.run_crabup("pkg", "remove", "hub")
+    used_machine.run_crabup("pkg", "remove", "hub")
     assert path.is_symlink()
     assert path.read_bytes() == before
 
 
 @pytest.mark.req("crabup.pkg.mcps")
-def test_servers_that_were_edited_since_stay(lived_in: CrabupMachine, tmp_path: Path) -> None:
+def test_servers_that_were_edited_since_stay(used_machine: CrabupMachine, tmp_path: Path) -> None:
     (tmp_path / "hub.toml").write_text('[package]\nname = "hub"\n[mcps.hub]\ncommand = "x"\n')
-    add_package(lived_in, "--registry", tmp_path, "--agent", "crab", "-y", name="hub")
-    path = lived_in.home / "agents" / "crab.toml"
+    add_package(used_machine, "--registry", tmp_path, "--agent", "crab", "-y", name="hub")
+    path = used_machine.home / "agents" / "crab.toml"
     path.write_text(path.read_text().replace('"x"', '"y"'))
-    said = lived_in.run_crabup("pkg", "remove", "hub").notice
-    assert f"{path} was edited since, and stays" in said
+    notice = used_machine.run_crabup("pkg", "remove", "hub").notice
+    assert f"{path} was edited since, and stays" in notice
     assert 'command = "y"' in path.read_text()
 
 
@@ -316,8 +324,8 @@ def test_a_branch_is_that_of_the_package_not_of_the_registry(
     machine.run_crabup("pkg", "remove", "notes")
     add_package(machine, "--registry", registry, "--branch", "next", "-y")
     assert "You write better.\n" in (machine.home / "agents" / "scribe.toml").read_text()
-    said = add_package(machine, "--registry", registry, "--branch", "none", "-y", name="notes")
-    assert said.code == 1
+    outcome = add_package(machine, "--registry", registry, "--branch", "none", "-y", name="notes")
+    assert outcome.code == 1
 
 
 @pytest.mark.req("crabup.pkg.registry")
@@ -334,7 +342,9 @@ def test_the_registry_comes_from_an_option_the_environment_or_a_file(
 
 
 @pytest.mark.req("crabup.pkg.registry")
-def test_what_is_not_there_is_a_sentence(machine: CrabupMachine, registry: Path) -> None:
+def test_missing_packages_and_registries_are_reported(
+    machine: CrabupMachine, registry: Path
+) -> None:
     assert (
         "there is no package nope"
         in add_package(machine, "--registry", registry, name="nope").error
@@ -347,39 +357,39 @@ def test_what_is_not_there_is_a_sentence(machine: CrabupMachine, registry: Path)
 
 
 @pytest.mark.req("crabup.pkg.git")
-def test_git_is_asked_for_one_commit_without_hooks_or_odd_transports(
+def test_git_clones_one_commit_without_hooks_or_unusual_transports(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     machine.add_stub("git", 'echo "protocols $GIT_ALLOW_PROTOCOL" >&2; exit 1')
-    said = add_package(machine, "--registry", "https://example.org/registry.git")
-    assert said.error.endswith("protocols https:ssh; check the address")
-    (asked,) = machine.list_calls
-    for word in ("--depth=1", "core.hooksPath=/dev/null", "--no-recurse-submodules"):
-        assert word in asked
-    assert " -- https://example.org/registry.git " in asked
+    outcome = add_package(machine, "--registry", "https://example.org/registry.git")
+    assert outcome.error.endswith("protocols https:ssh; check the address")
+    (git_call,) = machine.list_calls
+    for option in ("--depth=1", "core.hooksPath=/dev/null", "--no-recurse-submodules"):
+        assert option in git_call
+    assert " -- https://example.org/registry.git " in git_call
 
 
-# ── Asking ──────────────────────────────────────────────────────────────────────────────────────
+# ── Questions ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("crabup.pkg.ask")
-def test_without_a_terminal_a_yes_is_wanted_rather_than_asked_for(
+def test_without_a_terminal_the_yes_option_is_required(
     machine: CrabupMachine, registry: Path
 ) -> None:
-    said = add_package(machine, "--registry", registry, typed="y\n")
-    assert said.code == 1
-    assert said.err.splitlines()[-1].endswith("without a terminal to ask on, say --yes")
+    outcome = add_package(machine, "--registry", registry, typed="y\n")
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].endswith("without a terminal to ask on, say --yes")
     assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.ask")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("\x03", 130)])
-def test_at_a_terminal_it_asks_and_does_as_it_is_told(
+def test_on_a_terminal_it_asks_and_follows_the_answer(
     machine: CrabupMachine, registry: Path, answer: str, code: int
 ) -> None:
     words = ("pkg", "add", "notes", "--registry", registry)
-    found, screen = machine.run_at_terminal(*words, typed=answer, when="Add notes? [y/N]")
-    assert found == code, screen
+    status, screen = machine.run_at_terminal(*words, typed=answer, when="Add notes? [y/N]")
+    assert status == code, screen
     assert "agent scribe" in screen.partition("[y/N]")[0]
     assert (machine.home / "agents").exists() == (code == 0)
 
@@ -388,8 +398,8 @@ SCRIPT = '#!/bin/bash\necho "ran in $PWD for $CRABTALK_PACKAGE" > "$CRABTALK_HOM
 
 
 @pytest.fixture
-def with_setup(registry: Path, repository: Path) -> Path:
-    """The registry, whose package has a set-up now."""
+def registry_with_setup(registry: Path, repository: Path) -> Path:
+    """The registry, whose package now has a setup script."""
     (repository / "setup.sh").write_text(SCRIPT)
     run_git("add", ".", at=repository)
     run_git("commit", "-qm", "setup", at=repository)
@@ -402,37 +412,37 @@ def with_setup(registry: Path, repository: Path) -> Path:
 
 @pytest.mark.req("crabup.pkg.setup")
 @pytest.mark.parametrize("words", [(), ("-y",)])
-def test_a_script_never_runs_unasked(
-    machine: CrabupMachine, with_setup: Path, words: tuple[str, ...]
+def test_a_script_never_runs_without_consent(
+    machine: CrabupMachine, registry_with_setup: Path, words: tuple[str, ...]
 ) -> None:
-    said = add_package(machine, "--registry", with_setup, *words, typed="y\n")
-    assert said.code == 1
-    assert "--yes-run-setup" in said.err
-    assert SCRIPT.splitlines()[1] in said.err
+    outcome = add_package(machine, "--registry", registry_with_setup, *words, typed="y\n")
+    assert outcome.code == 1
+    assert "--yes-run-setup" in outcome.err
+    assert SCRIPT.splitlines()[1] in outcome.err
     assert read_tree(machine.home) == {}
 
 
 @pytest.mark.req("crabup.pkg.setup")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
-def test_a_script_is_shown_before_it_is_asked_for(
-    machine: CrabupMachine, with_setup: Path, answer: str, code: int
+def test_a_script_is_shown_before_the_question(
+    machine: CrabupMachine, registry_with_setup: Path, answer: str, code: int
 ) -> None:
-    words = ("pkg", "add", "notes", "--registry", with_setup, "-y")
+    words = ("pkg", "add", "notes", "--registry", registry_with_setup, "-y")
     question = "Add notes, and run that? [y/N]"
-    found, screen = machine.run_at_terminal(*words, typed=answer, when=question)
-    assert found == code, screen
+    status, screen = machine.run_at_terminal(*words, typed=answer, when=question)
+    assert status == code, screen
     assert SCRIPT.splitlines()[1] in screen.partition(question)[0]
     assert (machine.home / "ran").exists() == (code == 0)
 
 
 @pytest.mark.req("crabup.pkg.setup")
 def test_a_script_runs_in_a_copy_of_the_repository_that_goes_with_the_package(
-    machine: CrabupMachine, with_setup: Path
+    machine: CrabupMachine, registry_with_setup: Path
 ) -> None:
-    words = ("--registry", with_setup, "-y", "--yes-run-setup")
-    assert add_package(machine, *words).code == 0
-    (place,) = (machine.home / ".cache" / "repos").iterdir()
-    assert (machine.home / "ran").read_text() == f"ran in {place} for notes\n"
+    options = ("--registry", registry_with_setup, "-y", "--yes-run-setup")
+    assert add_package(machine, *options).code == 0
+    (copy,) = (machine.home / ".cache" / "repos").iterdir()
+    assert (machine.home / "ran").read_text() == f"ran in {copy} for notes\n"
     (machine.home / "ran").unlink()
     machine.run_crabup("pkg", "remove", "notes")
     assert read_tree(machine.home) == {}
@@ -440,16 +450,18 @@ def test_a_script_runs_in_a_copy_of_the_repository_that_goes_with_the_package(
 
 @pytest.mark.req("crabup.pkg.shared")
 def test_a_repository_that_another_package_uses_stays(
-    machine: CrabupMachine, with_setup: Path
+    machine: CrabupMachine, registry_with_setup: Path
 ) -> None:
-    text = (with_setup / "notes.toml").read_text().replace('"notes"', '"more"', 1)
-    more = text.replace("agents.scribe", "agents.other").replace("agents.clerk", "agents.last")
-    (with_setup / "more.toml").write_text(
-        more.replace('skills = ["tidy"]', 'prompt = "You are other."')
+    text = (registry_with_setup / "notes.toml").read_text().replace('"notes"', '"more"', 1)
+    other_text = text.replace("agents.scribe", "agents.other").replace(
+        "agents.clerk", "agents.last"
     )
-    words = ("--registry", with_setup, "-y", "--yes-run-setup")
-    assert add_package(machine, *words).code == 0
-    assert add_package(machine, *words, name="more").code == 0
+    (registry_with_setup / "more.toml").write_text(
+        other_text.replace('skills = ["tidy"]', 'prompt = "You are other."')
+    )
+    options = ("--registry", registry_with_setup, "-y", "--yes-run-setup")
+    assert add_package(machine, *options).code == 0
+    assert add_package(machine, *options, name="more").code == 0
     repositories = machine.home / ".cache" / "repos"
     machine.run_crabup("pkg", "remove", "notes")
     assert len(list(repositories.iterdir())) == 1
@@ -459,12 +471,12 @@ def test_a_repository_that_another_package_uses_stays(
 
 @pytest.mark.req("crabup.pkg.whole")
 def test_a_script_that_fails_leaves_nothing_of_the_package(
-    machine: CrabupMachine, with_setup: Path
+    machine: CrabupMachine, registry_with_setup: Path
 ) -> None:
-    path = with_setup / "notes.toml"
+    path = registry_with_setup / "notes.toml"
     path.write_text(path.read_text().replace('"setup.sh"', '"echo no >&2; exit 5"'))
-    said = add_package(machine, "--registry", with_setup, "-y", "--yes-run-setup")
-    assert "ended with status 5" in said.err.splitlines()[-1]
+    outcome = add_package(machine, "--registry", registry_with_setup, "-y", "--yes-run-setup")
+    assert "ended with status 5" in outcome.err.splitlines()[-1]
     assert read_tree(machine.home) == {}
 
 
@@ -505,7 +517,7 @@ def test_a_command_that_cannot_be_pulled_leaves_nothing_of_the_package(
 
 
 @pytest.mark.req("crabup.pkg.checksum")
-def test_a_checksum_is_that_of_what_was_fetched(
+def test_a_checksum_is_checked_against_the_fetched_files(
     machine: CrabupMachine, registry: Path, repository: Path
 ) -> None:
     path = registry / "notes.toml"
@@ -517,9 +529,9 @@ def test_a_checksum_is_that_of_what_was_fetched(
     machine.run_crabup("pkg", "remove", "notes")
     (repository / "skills" / "tidy" / "scripts" / "run.sh").write_text("#!/bin/sh\nevil\n")
     run_git("commit", "-qam", "two", at=repository)
-    said = add_package(machine, "--registry", registry, "-y").error
-    assert "is not what its manifest speaks of" in said
-    assert compute_checksum(repository, "") in said
+    error = add_package(machine, "--registry", registry, "-y").error
+    assert "is not what its manifest speaks of" in error
+    assert compute_checksum(repository, "") in error
     assert read_tree(machine.home) == {}
 
 
@@ -538,24 +550,24 @@ def test_a_manifest_may_lie_in_the_repository_whose_checksum_it_holds(
 
 @pytest.mark.req("crabup.pkg.checksum")
 def test_a_checksum_sees_names_contents_modes_and_links(repository: Path) -> None:
-    seen = {compute_checksum(repository, "")}
+    checksums = {compute_checksum(repository, "")}
     script = repository / "skills" / "tidy" / "scripts" / "run.sh"
     script.chmod(0o644)
-    seen.add(compute_checksum(repository, ""))
+    checksums.add(compute_checksum(repository, ""))
     script.rename(script.with_name("go.sh"))
-    seen.add(compute_checksum(repository, ""))
+    checksums.add(compute_checksum(repository, ""))
     script.symlink_to("go.sh")
-    seen.add(compute_checksum(repository, ""))
+    checksums.add(compute_checksum(repository, ""))
     script.unlink()
     script.symlink_to("/etc/passwd")
-    seen.add(compute_checksum(repository, ""))
-    assert len(seen) == 5
+    checksums.add(compute_checksum(repository, ""))
+    assert len(checksums) == 5
     run_git("gc", "-q", at=repository)
-    assert compute_checksum(repository, "") in seen
+    assert compute_checksum(repository, "") in checksums
 
 
 @pytest.mark.req("crabup.pkg.list")
-def test_list_has_what_each_package_brought(machine: CrabupMachine, registry: Path) -> None:
+def test_list_shows_the_content_of_each_package(machine: CrabupMachine, registry: Path) -> None:
     assert machine.run_crabup("pkg", "list").notice.startswith("there are no packages")
     add_package(machine, "--registry", registry, "-y")
     (row,) = json.loads(machine.run_crabup("pkg", "list", "--json").output)["packages"]
@@ -573,27 +585,33 @@ def test_list_has_what_each_package_brought(machine: CrabupMachine, registry: Pa
 
 
 @pytest.mark.req("crabup.pkg.add")
-def test_what_is_there_already_is_not_overwritten(lived_in: CrabupMachine, registry: Path) -> None:
-    add_package(lived_in, "--registry", registry, "-y")
-    assert "here already" in add_package(lived_in, "--registry", registry, "-y").error
-    lived_in.run_crabup("pkg", "remove", "notes")
-    (lived_in.home / "agents" / "clerk.toml").symlink_to("/nowhere")
-    before = sorted((lived_in.home / "agents").iterdir())
+def test_existing_files_are_not_overwritten(used_machine: CrabupMachine, registry: Path) -> None:
+    add_package(used_machine, "--registry", registry, "-y")
+    assert "here already" in add_package(used_machine, "--registry", registry, "-y").error
+    used_machine.run_crabup("pkg", "remove", "notes")
+    (used_machine.home / "agents" / "clerk.toml").symlink_to("/nowhere")
+    before = sorted((used_machine.home / "agents").iterdir())
     assert (
-        "clerk.toml is there already" in add_package(lived_in, "--registry", registry, "-y").error
+        "clerk.toml is there already"
+        in add_package(used_machine, "--registry", registry, "-y").error
     )
-    assert sorted((lived_in.home / "agents").iterdir()) == before
+    assert sorted((used_machine.home / "agents").iterdir()) == before
 
 
 @pytest.mark.req("crabup.pkg.whole")
-def test_what_an_add_left_that_was_killed_can_be_removed(
-    lived_in: CrabupMachine, with_setup: Path
+def test_the_remains_of_a_killed_add_can_be_removed(
+    used_machine: CrabupMachine, registry_with_setup: Path
 ) -> None:
-    """Its script kills it, when the receipt is written and the files are not."""
-    path = with_setup / "notes.toml"
+    """The script kills crabup when the receipt is written and the files are not."""
+    path = registry_with_setup / "notes.toml"
     path.write_text(path.read_text().replace('"setup.sh"', '"kill -9 $PPID; exit 0"'))
-    before = read_tree(lived_in.home)
-    assert add_package(lived_in, "--registry", with_setup, "-y", "--yes-run-setup").code == -9
-    assert "here already" in add_package(lived_in, "--registry", with_setup, "-y").error
-    assert lived_in.run_crabup("pkg", "remove", "notes").notice == "notes is removed"
-    assert read_tree(lived_in.home) == before
+    before = read_tree(used_machine.home)
+    assert (
+        add_package(used_machine, "--registry", registry_with_setup, "-y", "--yes-run-setup").code
+        == -9
+    )
+    assert (
+        "here already" in add_package(used_machine, "--registry", registry_with_setup, "-y").error
+    )
+    assert used_machine.run_crabup("pkg", "remove", "notes").notice == "notes is removed"
+    assert read_tree(used_machine.home) == before

@@ -1,4 +1,4 @@
-"""crabup pull, rm, update, list: what installers are asked, and pip in a place of its own."""
+"""crabup pull, rm, update, list: the commands installers get, and pip in a real environment."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ PIPX_LIST = "[ $1 = list ] && printf 'crabtalk-cron 0.3.0\\n'; exit 0"
 
 
 def make_wheel(directory: Path, version: str, name: str = "crabtalk_dice", needs: str = "") -> Path:
-    """A distribution with one program, as an index would have it."""
+    """A distribution with one program, as in an index."""
     path = directory / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as file:
@@ -59,7 +59,7 @@ def test_uv_is_asked_first(machine: CrabupMachine) -> None:
 
 
 @pytest.mark.req("crabup.pull.from")
-def test_what_no_index_has_comes_from_a_path_or_a_url(
+def test_a_distribution_can_be_installed_from_a_path_or_a_url(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     machine.add_stub("uv")
@@ -75,7 +75,7 @@ def test_what_no_index_has_comes_from_a_path_or_a_url(
 
 
 @pytest.mark.req("crabup.pull.from")
-def test_what_it_needs_and_no_index_has_either_comes_with_it(
+def test_dependencies_can_be_installed_from_extra_sources(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     words = ("pull", "search", "--from", tmp_path, "--with", tmp_path, "--with", "https://x/y.whl")
@@ -97,7 +97,7 @@ def test_what_it_needs_and_no_index_has_either_comes_with_it(
 @pytest.mark.slow
 @pytest.mark.req("crabup.pull.from")
 @pytest.mark.req("crabup.pull.pip")
-def test_pip_gets_what_comes_with_it_and_updates_it_from_where_it_came(
+def test_pip_installs_extra_sources_and_updates_from_them(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     needed = make_wheel(tmp_path, "1.0", "crabtalk_sides")
@@ -108,9 +108,9 @@ def test_pip_gets_what_comes_with_it_and_updates_it_from_where_it_came(
     assert machine.run_crabup(*words, PIP_NO_INDEX="1").code == 0
     assert machine.run_crabup("update", PIP_NO_INDEX="1").code == 0
     program.unlink()
-    said = machine.run_crabup("update", PIP_NO_INDEX="1")
-    assert said.code == 1
-    assert str(program) in said.err
+    outcome = machine.run_crabup("update", PIP_NO_INDEX="1")
+    assert outcome.code == 1
+    assert str(program) in outcome.err
 
 
 @pytest.mark.req("crabup.pull")
@@ -135,10 +135,10 @@ def test_without_either_pip_installs_into_an_environment_of_its_own(
 ) -> None:
     old, new = make_wheel(tmp_path, "1.0"), make_wheel(tmp_path, "2.0")
     machine.timeout = 120
-    said = machine.run_crabup("pull", "crabtalk-dice", "--from", old, PIP_NO_INDEX="1")
-    assert said.code == 0, said.err
-    assert f"programs are in {machine.home / 'bin'}; add it to your PATH" in said.err
-    assert said.out == ""
+    outcome = machine.run_crabup("pull", "crabtalk-dice", "--from", old, PIP_NO_INDEX="1")
+    assert outcome.code == 0, outcome.err
+    assert f"programs are in {machine.home / 'bin'}; add it to your PATH" in outcome.err
+    assert outcome.out == ""
     program = machine.home / "bin" / "dice"
     assert subprocess.run([program], capture_output=True, check=True).stdout == b"dice 1.0\n"
     machine.run_crabup("pull", "crabtalk-dice", "--from", new, PIP_NO_INDEX="1")
@@ -152,29 +152,27 @@ def test_without_either_pip_installs_into_an_environment_of_its_own(
 
 @pytest.mark.slow
 @pytest.mark.req("crabup.pull.pip")
-def test_what_pip_cannot_install_leaves_nothing_behind(
-    machine: CrabupMachine, tmp_path: Path
-) -> None:
+def test_a_failed_pip_install_leaves_nothing_behind(machine: CrabupMachine, tmp_path: Path) -> None:
     (tmp_path / "broken.whl").write_text("no wheel")
-    said = machine.run_crabup(
+    outcome = machine.run_crabup(
         "pull", "crabtalk-dice", "--from", tmp_path / "broken.whl", PIP_NO_INDEX="1"
     )
-    assert said.code == 1
-    assert said.err.splitlines()[-1].startswith("crabup: python ended with status 1")
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].startswith("crabup: python ended with status 1")
     assert not (machine.home / "programs" / "crabtalk-dice").exists()
-    other = make_wheel(tmp_path, "1.0", "crabtalk_cards")
-    said = machine.run_crabup("pull", "crabtalk-dice", "--from", other, PIP_NO_INDEX="1")
-    assert said.err.splitlines()[-1] == (
+    other_wheel = make_wheel(tmp_path, "1.0", "crabtalk_cards")
+    outcome = machine.run_crabup("pull", "crabtalk-dice", "--from", other_wheel, PIP_NO_INDEX="1")
+    assert outcome.err.splitlines()[-1] == (
         "crabup: what was installed is not crabtalk-dice; name what it is"
     )
     assert not (machine.home / "programs" / "crabtalk-dice").exists()
 
 
 @pytest.mark.req("crabup.pull.none")
-def test_without_any_installer_it_is_said_what_to_install(
+def test_without_any_installer_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process, whose Python has a venv module like any other."""
+    """Runs in this process, whose Python has a venv module like any other."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(installers, "find_spec", lambda _: None)
     with pytest.raises(CrabupError, match=r"no way to install programs.*install uv$"):
@@ -182,15 +180,17 @@ def test_without_any_installer_it_is_said_what_to_install(
 
 
 @pytest.mark.req("crabup.pull")
-def test_what_an_installer_says_is_shown_and_its_failure_is_ours(machine: CrabupMachine) -> None:
+def test_an_installers_output_is_shown_and_its_failure_reported(machine: CrabupMachine) -> None:
     machine.add_stub("uv", "echo to stdout; echo to stderr >&2; exit 3")
-    said = machine.run_crabup("pull", "daemon")
-    assert (said.code, said.out) == (1, "")
-    assert said.err == "to stdout\nto stderr\ncrabup: uv ended with status 3; it says why above\n"
+    outcome = machine.run_crabup("pull", "daemon")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert (
+        outcome.err == "to stdout\nto stderr\ncrabup: uv ended with status 3; it says why above\n"
+    )
 
 
 @pytest.mark.req("crabup.rm")
-def test_rm_asks_whoever_has_it(machine: CrabupMachine) -> None:
+def test_rm_uses_the_installer_that_has_the_program(machine: CrabupMachine) -> None:
     machine.add_stub("uv", UV_LIST)
     machine.add_stub("pipx", PIPX_LIST)
     assert machine.run_crabup("rm", "search").notice == "crabtalk-search is removed"
@@ -203,7 +203,7 @@ def test_rm_asks_whoever_has_it(machine: CrabupMachine) -> None:
 
 
 @pytest.mark.req("crabup.rm")
-def test_what_others_installed_is_theirs_to_remove(machine: CrabupMachine) -> None:
+def test_a_program_that_was_installed_by_other_means_is_not_removed(machine: CrabupMachine) -> None:
     program = machine.add_program("crabtalk-search", "exit 0")
     assert machine.run_crabup("rm", "search").error == (
         f"crabtalk-search was installed by other means ({program}); remove it by the same, such as "
@@ -213,7 +213,7 @@ def test_what_others_installed_is_theirs_to_remove(machine: CrabupMachine) -> No
 
 
 @pytest.mark.req("crabup.rm")
-def test_a_program_that_is_kept_running_is_not_removed(machine: CrabupMachine) -> None:
+def test_a_program_whose_service_runs_is_not_removed(machine: CrabupMachine) -> None:
     machine.add_stub("uv", UV_LIST)
     machine.add_component("search")
     machine.run_crabup("search", "start")
@@ -222,7 +222,7 @@ def test_a_program_that_is_kept_running_is_not_removed(machine: CrabupMachine) -
 
 
 @pytest.mark.req("crabup.update")
-def test_update_brings_up_all_of_ours_and_nothing_else(machine: CrabupMachine) -> None:
+def test_update_upgrades_all_of_our_programs_and_no_other(machine: CrabupMachine) -> None:
     machine.add_stub("uv", UV_LIST)
     machine.add_stub("pipx", PIPX_LIST)
     assert machine.run_crabup("update").notice == "everything is as new as it gets"
@@ -281,18 +281,18 @@ def test_list_has_every_program_and_how_it_got_here(machine: CrabupMachine) -> N
         (("pull",), 2),
     ],
 )
-def test_no_word_becomes_an_option_of_an_installer(
+def test_no_argument_becomes_an_option_of_an_installer(
     machine: CrabupMachine, words: tuple[str, ...], code: int
 ) -> None:
     machine.add_stub("uv")
-    said = machine.run_crabup(*words)
-    assert (said.code, said.out) == (code, "")
+    outcome = machine.run_crabup(*words)
+    assert (outcome.code, outcome.out) == (code, "")
     assert machine.list_calls == []
 
 
-def test_an_installer_is_not_told_of_the_environment_that_crabup_is_in(
+def test_an_installer_does_not_see_crabups_own_environment(
     machine: CrabupMachine,
 ) -> None:
     machine.add_stub("uv", 'echo "[$VIRTUAL_ENV$PYTHONPATH]"')
-    said = machine.run_crabup("pull", "daemon", VIRTUAL_ENV=sys.prefix)
-    assert said.err.startswith("[]\n")
+    outcome = machine.run_crabup("pull", "daemon", VIRTUAL_ENV=sys.prefix)
+    assert outcome.err.startswith("[]\n")

@@ -1,4 +1,4 @@
-"""crabup NAME start, stop, restart, logs and crabup ps, for real, where no service manager runs."""
+"""crabup NAME start, stop, restart, logs and crabup ps, without a service manager."""
 
 import os
 import signal
@@ -21,12 +21,12 @@ run_mcp(MCPServer({name!r}))
 @pytest.mark.req("crabup.service.start")
 @pytest.mark.req("crabup.service.stop")
 @pytest.mark.req("crabup.ps")
-def test_a_component_is_started_seen_and_stopped(machine: CrabupMachine) -> None:
+def test_a_component_is_started_listed_and_stopped(machine: CrabupMachine) -> None:
     machine.add_component(script=REAL_COMPONENT)
-    said = machine.run_crabup("dice", "start").notice
+    notice = machine.run_crabup("dice", "start").notice
     wait_until((machine.home / "run" / "dice.port").exists)
     row = machine.list_services()["dice"]
-    assert said == f"dice runs (pid {row['pid']}), kept by crabup until the next reboot"
+    assert notice == f"dice runs (pid {row['pid']}), kept by crabup until the next reboot"
     assert row == {
         "name": "dice",
         "port": int((machine.home / "run" / "dice.port").read_text()),
@@ -60,7 +60,7 @@ def test_a_program_is_found_where_installers_put_it(machine: CrabupMachine) -> N
 
 
 @pytest.mark.req("crabup.service.start")
-def test_what_runs_already_is_left_alone(machine: CrabupMachine) -> None:
+def test_a_running_service_is_left_alone_by_start(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
     before = machine.read_record()
@@ -69,7 +69,7 @@ def test_what_runs_already_is_left_alone(machine: CrabupMachine) -> None:
 
 
 @pytest.mark.req("crabup.service.restart")
-def test_a_restart_takes_up_what_is_installed_now(machine: CrabupMachine) -> None:
+def test_a_restart_uses_the_newly_installed_program(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
     before = machine.read_record().child
@@ -85,7 +85,7 @@ def test_a_restart_takes_up_what_is_installed_now(machine: CrabupMachine) -> Non
 
 
 @pytest.mark.req("crabup.service.restart")
-def test_what_does_not_run_is_started_by_a_restart(machine: CrabupMachine) -> None:
+def test_a_restart_starts_a_stopped_service(machine: CrabupMachine) -> None:
     machine.add_component()
     assert machine.run_crabup("dice", "restart").notice.endswith(
         "kept by crabup until the next reboot"
@@ -94,15 +94,15 @@ def test_what_does_not_run_is_started_by_a_restart(machine: CrabupMachine) -> No
 
 
 @pytest.mark.req("crabup.service.stop")
-def test_what_was_never_started_is_no_error_to_stop(machine: CrabupMachine) -> None:
+def test_stopping_a_service_that_was_never_started_is_no_error(machine: CrabupMachine) -> None:
     assert machine.run_crabup("dice", "stop").notice == "dice was not started"
 
 
 @pytest.mark.req("crabup.service.stop")
-def test_what_ignores_a_request_to_end_is_ended_all_the_same(
+def test_a_service_that_ignores_sigterm_is_killed(
     machine: CrabupMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process, to wait for less than a deaf service gets."""
+    """Runs in this process, so that the grace period can be shortened."""
     from crabup.supervisor_manager import SupervisorManager
 
     machine.add_program("deaf", "trap '' TERM; echo deaf; while :; do sleep 0.05; done")
@@ -119,7 +119,7 @@ def test_what_ignores_a_request_to_end_is_ended_all_the_same(
 
 
 @pytest.mark.req("crabup.service.by_hand")
-def test_what_somebody_runs_in_the_foreground_is_shown_and_not_started_twice(
+def test_a_service_in_the_foreground_is_listed_and_not_started_twice(
     machine: CrabupMachine,
 ) -> None:
     program = machine.add_component()
@@ -139,10 +139,12 @@ def test_what_somebody_runs_in_the_foreground_is_shown_and_not_started_twice(
 
 
 @pytest.mark.req("crabup.service.start")
-def test_what_ends_at_once_is_said_with_its_last_words(machine: CrabupMachine) -> None:
+def test_a_service_that_ends_at_once_is_reported_with_its_last_log_line(
+    machine: CrabupMachine,
+) -> None:
     machine.add_program("crabtalk-dice", "echo 'no dice today' >&2; exit 7")
-    said = machine.run_crabup("dice", "start").error
-    assert said == (
+    error = machine.run_crabup("dice", "start").error
+    assert error == (
         "dice ended with status 7: no dice today; it is tried again until `crabup dice stop`"
     )
     assert machine.run_crabup("dice", "stop").code == 0
@@ -160,7 +162,7 @@ def test_what_ends_at_once_is_said_with_its_last_words(machine: CrabupMachine) -
         (("../../dice", "logs"), "take lower-case letters, digits, - and _"),
     ],
 )
-def test_what_cannot_be_started_is_a_sentence_with_a_step(
+def test_a_service_that_cannot_be_started_is_reported_with_advice(
     machine: CrabupMachine, words: tuple[str, ...], advice: str
 ) -> None:
     assert machine.run_crabup(*words).error.endswith(advice)
@@ -168,7 +170,7 @@ def test_what_cannot_be_started_is_a_sentence_with_a_step(
 
 @pytest.mark.req("crabup.names")
 @pytest.mark.parametrize("odd", ["a b", "quo'te\"s", "per%cent %h", "dol$lar $HOME", "am&per;sand"])
-def test_names_of_directories_survive_whatever_is_in_them(tmp_path: Path, odd: str) -> None:
+def test_unusual_characters_in_directory_names_work(tmp_path: Path, odd: str) -> None:
     (tmp_path / odd).mkdir()
     with CrabupMachine(tmp_path / odd, tmp_path / odd / "home") as machine:
         machine.add_component()
@@ -191,14 +193,14 @@ def test_ps_is_one_table(machine: CrabupMachine) -> None:
     machine.run_crabup("dice", "start")
     head, row = machine.run_crabup("ps").output.splitlines()
     assert head.split() == ["NAME", "PORT", "STATUS", "PID", "MANAGED-BY"]
-    name, port, status, pid, by = row.split()
-    assert (name, status, by) == ("dice", "running", "supervised")
+    name, port, status, pid, managed_by = row.split()
+    assert (name, status, managed_by) == ("dice", "running", "supervised")
     assert port.isdigit()
     assert pid.isdigit()
 
 
 @pytest.mark.req("crabup.ps.stale")
-def test_a_port_file_nobody_listens_behind_is_stale(machine: CrabupMachine) -> None:
+def test_a_port_file_without_a_listener_is_stale(machine: CrabupMachine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     (machine.home / "run").mkdir(parents=True)
@@ -223,7 +225,7 @@ def test_a_port_that_another_component_has_by_now_is_stale(machine: CrabupMachin
 
 
 @pytest.mark.req("crabup.ps")
-def test_what_listens_without_health_runs(machine: CrabupMachine) -> None:
+def test_a_listener_without_health_endpoint_counts_as_running(machine: CrabupMachine) -> None:
     (machine.home / "run").mkdir(parents=True)
     script = (
         "import socket; s = socket.create_server(('127.0.0.1', 0));"
@@ -255,12 +257,12 @@ def test_logs_are_the_end_of_the_log(machine: CrabupMachine) -> None:
 
 
 @pytest.mark.req("crabup.service.logs")
-def test_without_a_log_it_is_said_how_to_get_one(machine: CrabupMachine) -> None:
+def test_without_a_log_it_says_how_to_get_one(machine: CrabupMachine) -> None:
     assert machine.run_crabup("dice", "logs").error.endswith("`crabup dice start` starts it")
 
 
 @pytest.mark.req("crabup.service.logs")
-def test_logs_are_followed_through_being_turned_over(machine: CrabupMachine) -> None:
+def test_logs_are_followed_across_a_rotation(machine: CrabupMachine) -> None:
     path = machine.home / "logs" / "dice.log"
     path.parent.mkdir(parents=True)
     path.write_text("one\n")
@@ -290,7 +292,7 @@ def test_logs_are_followed_through_being_turned_over(machine: CrabupMachine) -> 
 
 
 def is_at_start(pid: int, path: Path) -> bool:
-    """Whether a process has the file open, and nothing of it read."""
+    """Whether a process has the file open and has read nothing of it."""
     for link in Path(f"/proc/{pid}/fd").iterdir():
         if os.path.realpath(link) == str(path):
             return "pos:\t0\n" in Path(f"/proc/{pid}/fdinfo/{link.name}").read_text()

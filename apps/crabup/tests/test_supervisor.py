@@ -1,4 +1,4 @@
-"""The supervisor: what is killed comes back, what is stale deceives nobody, nothing is left."""
+"""The supervisor restarts its service, is not deceived by stale files, and leaves nothing."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from apps.crabup.tests.machine import CRABUP, CrabupMachine, wait_until
 from crabup.processes import TrackedProcess
 from crabup.supervisor_manager import SupervisorManager, SupervisorRecord
 
-# Longer than any process lives here, in the words of the platform.
+# A start time longer ago than that of any process here, in the platform's format.
 LONG_AGO = "some-boot:1"
 
 
 @pytest.mark.req("crabup.supervisor_manager.restart")
-def test_a_service_that_is_killed_is_started_again(machine: CrabupMachine) -> None:
+def test_a_killed_service_is_restarted(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
     before = machine.read_record()
@@ -34,7 +34,7 @@ def test_a_service_that_is_killed_is_started_again(machine: CrabupMachine) -> No
 
 
 @pytest.mark.req("crabup.supervisor_manager.restart")
-def test_a_service_that_has_come_back_is_no_failure_of_the_next_start(
+def test_an_earlier_crash_is_not_reported_by_the_next_start(
     machine: CrabupMachine,
 ) -> None:
     machine.add_component()
@@ -49,15 +49,17 @@ def test_a_service_that_has_come_back_is_no_failure_of_the_next_start(
 
 
 @pytest.mark.req("crabup.supervisor_manager.restart")
-def test_a_service_that_keeps_ending_is_tried_later_each_time(machine: CrabupMachine) -> None:
+def test_a_service_that_keeps_ending_is_restarted_with_growing_pauses(
+    machine: CrabupMachine,
+) -> None:
     machine.add_program("crabtalk-dice", "exit 3")
     machine.run_crabup("dice", "start")
     wait_until(lambda: machine.read_record().exit_count >= 3)
     assert machine.list_services()["dice"]["status"] == "failed"
-    told = [
+    lines = [
         line.split("again in ")[1] for line in machine.read_log().splitlines() if "again in" in line
     ]
-    assert told[:3] == ["0.5 s", "1 s", "2 s"]
+    assert lines[:3] == ["0.5 s", "1 s", "2 s"]
 
 
 @pytest.mark.req("crabup.supervisor_manager.restart")
@@ -111,7 +113,7 @@ def test_a_service_whose_supervisor_was_killed_can_be_stopped(machine: CrabupMac
 
 
 @pytest.mark.req("crabup.supervisor_manager.takeover")
-def test_when_both_were_killed_a_start_starts_anew(machine: CrabupMachine) -> None:
+def test_after_both_were_killed_a_start_starts_both(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
     before = machine.read_record()
@@ -127,21 +129,21 @@ def test_when_both_were_killed_a_start_starts_anew(machine: CrabupMachine) -> No
 
 
 @pytest.mark.req("crabup.supervisor_manager.one")
-def test_of_many_starts_at_once_one_supervisor_comes(machine: CrabupMachine) -> None:
+def test_simultaneous_starts_make_one_supervisor(machine: CrabupMachine) -> None:
     machine.add_component()
     processes = [machine.start_crabup("dice", "start", stderr=subprocess.PIPE) for _ in range(4)]
     for process in processes:
-        _, said = process.communicate(timeout=40)
-        assert process.returncode == 0, said
+        _, output = process.communicate(timeout=40)
+        assert process.returncode == 0, output
     assert machine.read_log().count("dice runs as") == 1
 
 
 @pytest.mark.req("crabup.supervisor_manager.pids")
 @pytest.mark.parametrize("role", ["supervisor", "child"])
-def test_a_stale_pid_file_never_costs_a_stranger_its_life(
+def test_a_stale_pid_file_never_kills_an_unrelated_process(
     machine: CrabupMachine, role: str
 ) -> None:
-    """The number is that of a process that has nothing to do with it."""
+    """The pid is that of an unrelated process."""
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         path = machine.home / "run" / "dice.pid"
@@ -165,7 +167,7 @@ def test_a_stale_pid_file_never_costs_a_stranger_its_life(
     ["", "4711", "{", "[]", '{"supervisor": {"pid": 1, "started": "x"}}', '{"child": {"pid": -1}}',
      '{"child": {"pid": "1", "started": 2}, "ends": "many"}', "[" * 5000],
 )  # fmt: skip
-def test_a_pid_file_that_says_nonsense_says_nothing(machine: CrabupMachine, text: str) -> None:
+def test_an_invalid_pid_file_counts_as_empty(machine: CrabupMachine, text: str) -> None:
     path = machine.home / "run" / "dice.pid"
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -174,7 +176,7 @@ def test_a_pid_file_that_says_nonsense_says_nothing(machine: CrabupMachine, text
 
 
 @pytest.mark.req("crabup.supervisor_manager.pids")
-def test_a_process_is_told_from_the_next_one_with_its_number() -> None:
+def test_a_process_is_distinguished_from_a_later_one_with_its_pid() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = TrackedProcess.find_by_pid(child.pid)
     assert process is not None
@@ -184,14 +186,14 @@ def test_a_process_is_told_from_the_next_one_with_its_number() -> None:
     assert TrackedProcess(child.pid, LONG_AGO).wait(0)
     assert not process.wait(0)
     child.kill()
-    wait_until(lambda: not process.is_alive())  # though nobody has buried it
+    wait_until(lambda: not process.is_alive())  # although it was not reaped
     assert TrackedProcess.find_by_pid(child.pid) is None
     child.communicate()
     process.send_signal(signal.SIGKILL)
 
 
 @pytest.mark.req("crabup.supervisor_manager.group")
-def test_what_a_service_started_ends_with_it(machine: CrabupMachine) -> None:
+def test_child_processes_of_a_service_end_with_it(machine: CrabupMachine) -> None:
     machine.add_program("crabtalk-dice", "sleep 600 & echo $! > $CRABTALK_HOME/helper; wait")
     machine.run_crabup("dice", "start")
     wait_until(lambda: (machine.home / "helper").exists() and (machine.home / "helper").read_text())
@@ -202,26 +204,26 @@ def test_what_a_service_started_ends_with_it(machine: CrabupMachine) -> None:
 
 
 @pytest.mark.req("crabup.supervisor_manager.group")
-def test_a_supervisor_buries_its_dead(machine: CrabupMachine) -> None:
+def test_a_supervisor_reaps_its_children(machine: CrabupMachine) -> None:
     machine.add_component()
     machine.run_crabup("dice", "start")
     for _ in range(2):
-        ends, child = machine.read_record().exit_count, machine.read_record().child
+        exits, child = machine.read_record().exit_count, machine.read_record().child
         assert child is not None
         child.send_signal(signal.SIGKILL)
         wait_until(
-            lambda: machine.read_record().exit_count > ends and machine.read_record().has_child()  # noqa: B023
+            lambda: machine.read_record().exit_count > exits and machine.read_record().has_child()  # noqa: B023
         )
         assert not Path(f"/proc/{child.pid}").exists()
 
 
 @pytest.mark.req("crabup.supervisor_manager.apart")
-def test_a_supervisor_is_nobodys_child_and_keeps_nothing_of_who_started_it(
+def test_a_supervisor_is_detached_from_the_process_that_started_it(
     machine: CrabupMachine,
 ) -> None:
     machine.add_component()
     process = machine.start_crabup("dice", "start", stderr=subprocess.PIPE)
-    process.communicate(timeout=30)  # returns: nobody holds on to its pipes
+    process.communicate(timeout=30)  # returns, because no process holds its pipes
     supervisor = machine.read_record().supervisor
     assert supervisor is not None
     assert os.getsid(supervisor.pid) == supervisor.pid
@@ -229,7 +231,7 @@ def test_a_supervisor_is_nobodys_child_and_keeps_nothing_of_who_started_it(
 
 
 @pytest.mark.req("crabup.supervisor_manager.apart")
-def test_what_lies_in_the_current_directory_is_not_run(
+def test_modules_in_the_current_directory_are_not_run(
     machine: CrabupMachine, tmp_path: Path
 ) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('not mine')\n")
@@ -237,8 +239,8 @@ def test_what_lies_in_the_current_directory_is_not_run(
     (tmp_path / "crabup" / "__init__.py").write_text("raise SystemExit('not mine')\n")
     machine.add_component()
     process = machine.start_crabup("dice", "start", cwd=tmp_path, stderr=subprocess.PIPE)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
+    _, output = process.communicate(timeout=30)
+    assert process.returncode == 0, output
 
 
 @pytest.mark.req("crabup.supervisor_manager.hangup")
@@ -252,7 +254,7 @@ def test_a_hangup_reaches_the_service(machine: CrabupMachine) -> None:
 
 
 @pytest.mark.req("crabup.supervisor_manager.log")
-def test_a_log_that_has_grown_too_large_is_turned_over_while_it_is_written_to(
+def test_a_large_log_is_rotated_while_it_is_written_to(
     machine: CrabupMachine,
 ) -> None:
     machine.add_component()
@@ -280,7 +282,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("crabup.service.start")
-def test_a_program_that_cannot_be_run_is_said(machine: CrabupMachine) -> None:
+def test_a_program_that_cannot_be_run_is_reported(machine: CrabupMachine) -> None:
     (machine.bin / "crabtalk-dice").write_bytes(b"\x7fnot a program")
     (machine.bin / "crabtalk-dice").chmod(0o755)
     assert machine.run_crabup("dice", "start").error.startswith("cannot start dice: ")
@@ -290,7 +292,7 @@ def test_a_program_that_cannot_be_run_is_said(machine: CrabupMachine) -> None:
 @pytest.mark.req("crabup.supervisor_manager.pid_file")
 @pytest.mark.parametrize("damage", ["lost", "garbled", "another's"])
 @pytest.mark.parametrize("verb", ["stop", "start", "restart"])
-def test_a_supervisor_is_found_though_its_pid_file_was_spoiled(
+def test_a_supervisor_is_found_even_if_its_pid_file_is_damaged(
     machine: CrabupMachine, damage: str, verb: str
 ) -> None:
     machine.add_component()
@@ -299,22 +301,22 @@ def test_a_supervisor_is_found_though_its_pid_file_was_spoiled(
     assert before.supervisor is not None
     assert before.child is not None
     path = SupervisorManager(machine.home, "dice").path
-    with subprocess.Popen(["sleep", "60"]) as other:
+    with subprocess.Popen(["sleep", "60"]) as unrelated:
         if damage == "lost":
             path.unlink()
         elif damage == "garbled":
             path.write_text("{")
         else:
-            text = path.read_text().replace(f'"pid": {before.child.pid}', f'"pid": {other.pid}')
-            text = text.replace(f'"pid": {before.supervisor.pid}', f'"pid": {other.pid}')
+            text = path.read_text().replace(f'"pid": {before.child.pid}', f'"pid": {unrelated.pid}')
+            text = text.replace(f'"pid": {before.supervisor.pid}', f'"pid": {unrelated.pid}')
             path.write_text(text)
         if verb == "start":
             assert machine.list_services()["dice"]["managed_by"] == "supervised"
         assert machine.run_crabup("dice", verb).code == 0
         is_kept = verb == "start"
         assert before.child.is_alive() == before.supervisor.is_alive() == is_kept
-        assert other.poll() is None
-        other.kill()
+        assert unrelated.poll() is None
+        unrelated.kill()
     if verb == "stop":
         assert machine.list_services() == {}
     else:
@@ -323,7 +325,7 @@ def test_a_supervisor_is_found_though_its_pid_file_was_spoiled(
 
 
 @pytest.mark.req("crabup.supervisor_manager.full_disk")
-def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: CrabupMachine) -> None:
+def test_a_full_disk_leaves_no_supervisor_without_a_pid_file(machine: CrabupMachine) -> None:
     machine.add_component()
     (machine.home / "run").mkdir(mode=0o700, parents=True)
     full = subprocess.run(
@@ -345,12 +347,12 @@ def test_a_disk_that_is_full_leaves_no_supervisor_that_nobody_finds(machine: Cra
 
 @pytest.mark.req("crabup.supervisor_manager.restart")
 @pytest.mark.clock
-def test_a_service_that_would_be_tried_later_is_tried_when_it_is_started(
+def test_start_retries_a_waiting_service_at_once(
     machine: CrabupMachine,
 ) -> None:
     machine.add_program("crabtalk-dice", "exit 3")
     machine.run_crabup("dice", "start")
-    wait_until(lambda: machine.read_record().exit_count >= 5)  # the next pause is of eight seconds
+    wait_until(lambda: machine.read_record().exit_count >= 5)  # the next pause is eight seconds
     machine.add_component()
     before = time.monotonic()
     assert machine.run_crabup("dice", "start").notice.endswith(

@@ -1,7 +1,7 @@
-"""A systemd of the user in miniature: reads unit files as systemd does, and keeps real processes.
+"""A minimal systemd of the user: parses unit files as systemd does, and runs real processes.
 
-`python tiny_systemctl.py STATE --user VERB ... UNIT`; STATE is a directory with a pid a unit. It
-starts a unit with nothing but the environment the unit gives it, and does not restart it.
+`python tiny_systemctl.py STATE --user VERB ... UNIT`; STATE is a directory with a pid file for each
+unit. A unit's process gets only the environment of the unit, and is not restarted.
 """
 
 import os
@@ -59,8 +59,8 @@ class TinyUnit:
             return "LoadState=not-found\nActiveState=inactive\nMainPID=0\n"
         if self.process is not None:
             return f"LoadState=loaded\nActiveState=active\nMainPID={self.process.pid}\n"
-        word = "failed" if self.pid_file.exists() else "inactive"
-        return f"LoadState=loaded\nActiveState={word}\nMainPID=0\n"
+        state = "failed" if self.pid_file.exists() else "inactive"
+        return f"LoadState=loaded\nActiveState={state}\nMainPID=0\n"
 
 
 def main(state: str, scope: str, verb: str, *words: str) -> None:

@@ -1,4 +1,4 @@
-"""A home of its own for every test, as the daemon's tests have."""
+"""Every test has a home of its own, as in the daemon's tests."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ __all__ = ["home", "pytest_asyncio_loop_factories"]
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """A process has a loop of its own: that of a test that starts one makes no difference."""
+    """Processes have event loops of their own, so tests that start one run on one loop."""
     if item.path.name in ("test_process.py", "test_cli.py"):
         return {"asyncio": asyncio.new_event_loop}
     return both_loops(config, item)

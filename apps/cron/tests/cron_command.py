@@ -1,4 +1,4 @@
-"""The `crabtalk-cron` command as a process of its own."""
+"""The `crabtalk-cron` command as a process."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ class CronOutcome:
 
     @property
     def output(self) -> str:
-        """What it printed, having succeeded without another word."""
+        """Standard output; the command must have succeeded without a message on stderr."""
         assert (self.code, self.err) == (0, ""), self
         return self.out
 
@@ -38,20 +38,20 @@ async def run_cron(*words: str | Path, **env: str) -> CronOutcome:
 
 @dataclass
 class RunningCron:
-    """`crabtalk-cron run`, and what it has logged on stderr."""
+    """`crabtalk-cron run`, and its log on stderr."""
 
     process: ForkedProcess
     lines: list[str] = field(default_factory=list)
 
-    async def wait_for_line(self, words: str) -> str:
-        """The next line with these words."""
+    async def wait_for_line(self, text: str) -> str:
+        """Wait for the next line with this text."""
         assert self.process.stderr is not None
         async with asyncio.timeout(PATIENCE):
             while line := (await self.process.stderr.readline()).decode():
                 self.lines.append(line)
-                if words in line:
+                if text in line:
                     return line
-        raise AssertionError(f"it ended without {words!r}: {self.lines}")
+        raise AssertionError(f"it ended without {text!r}: {self.lines}")
 
     async def stop_with(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -64,10 +64,10 @@ class RunningCron:
 @asynccontextmanager
 async def start_cron(home: Path, *words: str) -> AsyncIterator[RunningCron]:
     process = CRON_LAUNCHER.start("run", "--home", home, *words, stderr=PIPE)
-    found = RunningCron(process)
+    running = RunningCron(process)
     try:
-        await found.wait_for_line("entries in")
-        yield found
+        await running.wait_for_line("entries in")
+        yield running
     finally:
         if process.returncode is None:
-            await found.stop_with(signal.SIGKILL)
+            await running.stop_with(signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""A daemon that takes turns on when the test lets it, and remembers what it was asked.
+"""A daemon that begins and ends turns when the test allows it, and records all requests.
 
-Its socket, frames and errors are real; what it does with a turn is the test's to choose.
+Its socket, frames and errors are real.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ PATIENCE = 20
 class FakeCronDaemon(Server):
     def __init__(self) -> None:
         self.requests: list[wire.StreamMsg] = []
-        self.request_kinds: set[str | None] = set()  # of all requests that came
-        self.ended_contents: list[str] = []  # the content of turns that were heard to the end
+        self.request_kinds: set[str | None] = set()  # of all requests
+        self.ended_contents: list[str] = []  # the contents of turns that were read to the end
         self.running_turns = 0
         self.max_running_turns = 0
         self.may_begin = asyncio.Event()  # turns wait for it before they begin
-        self.may_finish = asyncio.Event()  # and for this one before they end
+        self.may_finish = asyncio.Event()  # turns wait for it before they end
         self.may_begin.set()
         self.may_finish.set()
         self._changed = asyncio.Condition()
@@ -39,8 +39,8 @@ class FakeCronDaemon(Server):
         await self._notify()
         try:
             await self.may_begin.wait()
-            if request.agent == "nobody":
-                raise NotFoundError("no agent is called 'nobody'; make one")
+            if request.agent == "ghost":
+                raise NotFoundError("no agent is called 'ghost'; make one")
             yield wire.StreamEvent(start=wire.StreamStart(agent=request.agent))
             for number in range(3):
                 yield wire.StreamEvent(chunk=wire.StreamChunk(content=str(number)))
@@ -56,9 +56,9 @@ class FakeCronDaemon(Server):
     def contents(self) -> list[str]:
         return [request.content for request in self.requests]
 
-    async def wait_until(self, is_so: Callable[[], bool]) -> None:
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE), self._changed:
-            await self._changed.wait_for(is_so)
+            await self._changed.wait_for(condition)
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -67,9 +67,9 @@ class FakeCronDaemon(Server):
 
 @asynccontextmanager
 async def serve_daemon(peer: Server, home: Path) -> AsyncIterator[None]:
-    """Where the daemon of `home` would answer."""
+    """Serve at the address of the daemon of `home`."""
     (home / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A turn that never ends does not hold up the end.
+    # A turn that never ends must not hold up the end of the test.
     async with open_listener(
         peer, RunFiles.for_home(home).socket_path, limits=TransportLimits(drain_timeout=0.1)
     ):
@@ -77,7 +77,7 @@ async def serve_daemon(peer: Server, home: Path) -> AsyncIterator[None]:
 
 
 def write_crons(home: Path, text: str) -> Path:
-    """The file of crons in `home`."""
+    """Write config/crons.toml in `home`."""
     path = home / "config" / "crons.toml"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text(text)
@@ -85,9 +85,9 @@ def write_crons(home: Path, text: str) -> Path:
 
 
 def make_entry_text(number: int, schedule: str = "0 * * * * *", **rest: object) -> str:
-    """An entry, as a person writes one."""
-    said = {"agent": "crab", **({} if "message" in rest else {"skill": f"s{number}"}), **rest}
-    lines = [f"{key} = {format_value(value)}" for key, value in said.items()]
+    """An entry as a person would write it."""
+    fields = {"agent": "crab", **({} if "message" in rest else {"skill": f"s{number}"}), **rest}
+    lines = [f"{key} = {format_value(value)}" for key, value in fields.items()]
     return "\n".join(["[[cron]]", f"id = {number}", f'schedule = "{schedule}"', *lines, "", ""])
 
 

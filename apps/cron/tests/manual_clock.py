@@ -1,4 +1,4 @@
-"""A clock that stands still until the test moves it, and entries to go with it."""
+"""A clock that only the test moves, and entries for tests."""
 
 import asyncio
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ class CronManualClock(CronClock):
         self._fractions = iter(chances)
         self._place = "here"
         self._changed = asyncio.Event()
-        self._idle = asyncio.Event()  # whoever goes by this clock has seen what it shows
+        self._idle = asyncio.Event()  # set when the runner has read the clock and waits
 
     def now(self) -> float:
         return self._now
@@ -26,27 +26,27 @@ class CronManualClock(CronClock):
     def read_zone(self) -> object:
         return self._place
 
-    async def wait(self, woken: asyncio.Event, seconds: float) -> None:
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
         self._idle.set()
-        waits = [asyncio.ensure_future(one.wait()) for one in (woken, self._changed)]
+        waits = [asyncio.ensure_future(item.wait()) for item in (event, self._changed)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waits:
-                one.cancel()
+            for wait in waits:
+                wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
         self._changed.clear()
 
-    async def set_time(self, now: float, *, place: str | None = None) -> None:
-        """Returns when it was looked at."""
+    async def set_time(self, now: float, *, zone_name: str | None = None) -> None:
+        """Set the clock, and return when the runner has read it."""
         await self._idle.wait()
         self._now = now
-        self._place = place or self._place
+        self._place = zone_name or self._place
         self._idle.clear()
         self._changed.set()
         await self._idle.wait()
 
 
 def make_entry(number: int, schedule: str, **rest: Any) -> CronEntry:
-    given = {"id": number, "schedule": schedule, "agent": "crab", "skill": "feeds", **rest}
-    return parse_entry(given, find_zone("UTC"))
+    fields = {"id": number, "schedule": schedule, "agent": "crab", "skill": "feeds", **rest}
+    return parse_entry(fields, find_zone("UTC"))

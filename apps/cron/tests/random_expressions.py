@@ -1,6 +1,6 @@
-"""Random expressions: written for us, written for croniter, and as what they mean.
+"""Random expressions: in our dialect, in croniter's, and as the sets of values they mean.
 
-What they mean is known because it comes first: the sets are drawn, and then written down.
+The values are drawn first and then written as text, so their meaning is known.
 """
 
 import random
@@ -10,13 +10,13 @@ from datetime import date, datetime, time, timedelta
 
 DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-# Days of the week are Sunday's from 0.
+# Days of the week are numbered from Sunday as 0.
 RANGES = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
 
 
 @dataclass(frozen=True)
 class FieldItem:
-    """A piece of a field: its values, and how to write it with other numbers for the days."""
+    """One item of a field: its values, and how to write it with other numbers for days."""
 
     values: frozenset[int]
     start: int
@@ -40,13 +40,13 @@ class FieldItem:
 
 @dataclass(frozen=True)
 class RandomExpression:
-    """An expression: six fields of items."""
+    """A random expression with six fields of items."""
 
     fields: tuple[tuple[FieldItem, ...], ...]
     has_seconds: bool = True
 
     def to_our_dialect(self) -> str:
-        """In six fields Sunday is 1, in five it is 0."""
+        """Sunday is 1 in six fields, and 0 in five."""
         return self._to_text(1 if self.has_seconds else 0)
 
     def to_croniter(self) -> str:
@@ -70,7 +70,7 @@ class RandomExpression:
         )
 
     def find_next(self, moment: datetime, days: int) -> datetime | None:
-        """Found by looking at every day, for so many days."""
+        """Check every day, for `days` days."""
         clock = sorted(
             time(hour, minute, second)
             for hour in self.values(2)
@@ -80,10 +80,10 @@ class RandomExpression:
         for ahead in range(days):
             day = moment.date() + timedelta(days=ahead)
             if self.matches_day(day):
-                found = (datetime.combine(day, shown) for shown in clock)
-                later = next((one for one in found if one > moment), None)
-                if later is not None:
-                    return later
+                times = (datetime.combine(day, wall_time) for wall_time in clock)
+                next_time = next((candidate for candidate in times if candidate > moment), None)
+                if next_time is not None:
+                    return next_time
         return None
 
     def is_possible(self) -> bool:
@@ -109,7 +109,7 @@ def draw_item(chance: random.Random, number: int) -> FieldItem:
     low, high = RANGES[number]
     start = chance.randint(low, high)
     is_named = number > 3 and chance.random() < 0.5
-    # croniter takes a range from a value to itself for all there are.
+    # croniter takes a range from a value to itself for all values.
     match chance.randrange(5) if start < high else 4:
         case 0:
             step = chance.randint(1, high)

@@ -1,4 +1,4 @@
-"""A runner that goes by a clock of the test's, and what it logs."""
+"""A runner with a manual clock, and its log."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ UTC_ALL = 'tz = "UTC"\n\n'
 
 
 class LogRecorder(logging.Handler):
-    """What is logged, to be waited for."""
+    """Records log lines, so that a test can wait for one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,15 +29,15 @@ class LogRecorder(logging.Handler):
         self.lines.append(record.getMessage())
         self._record_added.set()
 
-    async def wait_for_line(self, words: str, times: int = 1) -> None:
+    async def wait_for_line(self, text: str, times: int = 1) -> None:
         async with asyncio.timeout(PATIENCE):
-            while sum(words in line for line in self.lines) < times:
+            while sum(text in line for line in self.lines) < times:
                 self._record_added.clear()
                 await self._record_added.wait()
 
 
 @pytest.fixture
-async def told() -> AsyncIterator[LogRecorder]:
+async def log_recorder() -> AsyncIterator[LogRecorder]:
     handler = LogRecorder()
     logger = logging.getLogger("crabtalk_cron")
     logger.addHandler(handler)
@@ -51,7 +51,7 @@ async def told() -> AsyncIterator[LogRecorder]:
 async def start_runner(
     home: Path, text: str, start: float = NOON
 ) -> AsyncIterator[CronManualClock]:
-    """A runner that has read the file and looked at the clock."""
+    """Start a runner, and return when it has read the file and the clock."""
     write_crons(home, UTC_ALL + text)
     clock = CronManualClock(start)
     task = asyncio.ensure_future(CronRunner(home, clock).run())

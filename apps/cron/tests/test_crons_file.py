@@ -1,4 +1,4 @@
-"""Entries: what crons.toml can say, and every mistake with the line it is on."""
+"""crons.toml: valid entries, and every mistake with its line."""
 
 from datetime import time
 
@@ -12,7 +12,7 @@ from crabtalk_cron.expression import CronExpression
 from crabtalk_cron.schedule import CronSchedule, QuietHours
 from crabtalk_cron.time_zones import LOCAL_ZONE, find_zone
 
-# As RFC 0080 has it.
+# The example in RFC 0080.
 FEEDS_ENTRY = """[[cron]]
 id = 1
 schedule = "0 */2 * * * *"
@@ -27,14 +27,14 @@ SHORT_ENTRY = '[[cron]]\nid = 1\nschedule = "@daily"\nagent = "crab"\nskill = "f
 
 
 def parse_single_entry(text: str) -> CronEntry:
-    found = parse_crons_file(text)
-    assert (found.mistakes, found.remarks) == ([], [])
-    (entry,) = found.entries
+    crons = parse_crons_file(text)
+    assert (crons.mistakes, crons.remarks) == ([], [])
+    (entry,) = crons.entries
     return entry
 
 
 @pytest.mark.req("cron.entry.fields")
-def test_the_entry_of_the_book_is_read() -> None:
+def test_the_entry_of_rfc_0080_is_parsed() -> None:
     schedule = CronSchedule(
         CronExpression.parse("0 */2 * * * *"), LOCAL_ZONE, QuietHours(time(23), time(7))
     )
@@ -52,7 +52,7 @@ def test_sender_quiet_hours_once_zone_and_jitter_may_be_left_out() -> None:
 
 
 @pytest.mark.req("trust.cron.origin")
-def test_the_owner_set_up_what_does_not_speak_in_somebody_elses_conversation() -> None:
+def test_the_default_creator_is_the_owner_except_in_other_peoples_conversations() -> None:
     assert parse_single_entry(SHORT_ENTRY).created_by == "user"
     for sender in ("cron:nightly", "user", "user~work"):
         assert parse_single_entry(f'{SHORT_ENTRY}sender = "{sender}"\n').created_by == "user"
@@ -60,15 +60,15 @@ def test_the_owner_set_up_what_does_not_speak_in_somebody_elses_conversation() -
         parse_single_entry(f'{SHORT_ENTRY}sender = "tg:7"\ncreated_by = "user"\n').created_by
         == "user"
     )
-    found = parse_crons_file(f'{SHORT_ENTRY}sender = "tg:7"\n')
-    assert found.entries[0].created_by == "tg:7"
-    (remark,) = found.remarks
+    crons = parse_crons_file(f'{SHORT_ENTRY}sender = "tg:7"\n')
+    assert crons.entries[0].created_by == "tg:7"
+    (remark,) = crons.remarks
     assert remark.line == 6
     assert 'add created_by = "user"' in remark.text
 
 
 @pytest.mark.req("cron.entry.message")
-def test_a_message_is_said_as_it_is() -> None:
+def test_a_message_is_sent_unchanged() -> None:
     text = SHORT_ENTRY.replace('skill = "feeds"', 'message = """\nWake up,\n  crab."""')
     assert parse_single_entry(text).content == "Wake up,\n  crab."
 
@@ -82,8 +82,8 @@ def test_a_zone_can_be_given_to_an_entry_and_to_all_that_have_none() -> None:
 
 
 def test_an_empty_file_has_no_entries_and_no_mistakes() -> None:
-    found = parse_crons_file("# nothing yet\n")
-    assert (found.entries, found.mistakes, found.remarks, found.at_once) == ([], [], [], 8)
+    crons = parse_crons_file("# nothing yet\n")
+    assert (crons.entries, crons.mistakes, crons.remarks, crons.at_once) == ([], [], [], 8)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_an_empty_file_has_no_entries_and_no_mistakes() -> None:
     ],
 )
 @pytest.mark.req("cron.reload.line")
-def test_a_mistake_is_said_with_its_line_and_what_to_write(
+def test_a_mistake_is_reported_with_its_line_and_advice(
     old: str, new: str, line: int, complaint: str
 ) -> None:
     (mistake,) = parse_crons_file(f"# c\n{SHORT_ENTRY}".replace(old, new, 1)).mistakes
@@ -128,40 +128,40 @@ def test_a_mistake_is_said_with_its_line_and_what_to_write(
 
 
 @pytest.mark.req("cron.reload.line")
-def test_entries_without_a_mistake_are_read_beside_those_with_one() -> None:
+def test_correct_entries_are_parsed_beside_wrong_ones() -> None:
     text = (
         SHORT_ENTRY
         + SHORT_ENTRY.replace("@daily", "@nightly")
         + SHORT_ENTRY.replace("id = 1", "id = 3")
     )
-    found = parse_crons_file(text)
-    assert [entry.id for entry in found.entries] == [1, 3]
-    assert found.table_numbers == [0, 2]
-    (mistake,) = found.mistakes
+    crons = parse_crons_file(text)
+    assert [entry.id for entry in crons.entries] == [1, 3]
+    assert crons.table_numbers == [0, 2]
+    (mistake,) = crons.mistakes
     assert mistake.line == 8
 
 
 @pytest.mark.req("cron.entry.ids")
 def test_two_entries_of_one_id_are_a_mistake_that_names_a_free_one() -> None:
-    found = parse_crons_file(SHORT_ENTRY + SHORT_ENTRY)
-    assert found.mistakes == [FileRemark(7, "the entry at line 1 has the id 1 already; take 2")]
+    crons = parse_crons_file(SHORT_ENTRY + SHORT_ENTRY)
+    assert crons.mistakes == [FileRemark(7, "the entry at line 1 has the id 1 already; take 2")]
 
 
 @pytest.mark.req("cron.entry.unknown")
-def test_words_that_mean_nothing_are_remarked_on_and_ignored() -> None:
-    found = parse_crons_file(f"colour = 1\n{SHORT_ENTRY}quite_start = 2\n")
-    assert len(found.entries) == 1
-    assert [(one.line, one.text.split()[0]) for one in found.remarks] == [
+def test_unknown_keys_are_ignored_with_a_remark() -> None:
+    crons = parse_crons_file(f"colour = 1\n{SHORT_ENTRY}quite_start = 2\n")
+    assert len(crons.entries) == 1
+    assert [(remark.line, remark.text.split()[0]) for remark in crons.remarks] == [
         (1, "colour"),
         (7, "quite_start"),
     ]
 
 
 @pytest.mark.req("cron.quiet.both")
-def test_one_end_of_quiet_hours_alone_is_ignored_and_remarked_on() -> None:
-    found = parse_crons_file(f'{SHORT_ENTRY}quiet_start = "23:00"\n')
-    assert found.entries[0].schedule.quiet is None
-    assert found.remarks == [
+def test_one_end_of_quiet_hours_alone_is_ignored_with_a_remark() -> None:
+    crons = parse_crons_file(f'{SHORT_ENTRY}quiet_start = "23:00"\n')
+    assert crons.entries[0].schedule.quiet is None
+    assert crons.remarks == [
         FileRemark(
             6, "quiet_start alone means nothing and is ignored; set both ends of quiet hours"
         )
@@ -176,20 +176,20 @@ def test_entries_that_are_no_tables_are_a_mistake(text: str) -> None:
 
 
 def test_entries_in_one_array_are_read_and_their_mistakes_found() -> None:
-    found = parse_crons_file(
+    crons = parse_crons_file(
         'cron = [\n{id = 1, schedule = "@daily", agent = "a", skill = "s"},\n{}]'
     )
-    assert [entry.id for entry in found.entries] == [1]
-    assert found.mistakes == [FileRemark(1, "this entry has no id; add one")]
+    assert [entry.id for entry in crons.entries] == [1]
+    assert crons.mistakes == [FileRemark(1, "this entry has no id; add one")]
 
 
 @given(st.text(max_size=200))
-def test_no_text_is_too_strange_to_be_read(text: str) -> None:
-    found = parse_crons_file(text)
-    assert found.entries == []
+def test_any_text_can_be_parsed_as_a_crons_file(text: str) -> None:
+    crons = parse_crons_file(text)
+    assert crons.entries == []
 
 
-def test_what_a_message_says_is_not_in_the_title_for_the_log() -> None:
+def test_the_title_for_logs_does_not_contain_the_message() -> None:
     assert parse_single_entry(SHORT_ENTRY).title == "cron 1 (/feeds to crab)"
     secret = parse_single_entry(SHORT_ENTRY.replace("skill", "message"))
     assert secret.title == "cron 1 (a message to crab)"

@@ -1,4 +1,4 @@
-"""Expressions: the dialect, compared with another library's and with looking at every day."""
+"""Expressions: the dialect, compared with another library and with a check of every day."""
 
 import random
 from datetime import datetime, timedelta
@@ -16,27 +16,27 @@ MONDAY = datetime(2026, 11, 16, 12, 0, 0)
 
 
 def list_times(text: str, count: int, start: datetime = MONDAY) -> list[datetime]:
-    found: list[datetime] = []
+    times: list[datetime] = []
     expression = CronExpression.parse(text)
     for _ in range(count):
-        moment = expression.next_after(found[-1] if found else start)
+        moment = expression.next_after(times[-1] if times else start)
         assert moment is not None
-        found.append(moment)
-    return found
+        times.append(moment)
+    return times
 
 
 def list_days(text: str, count: int, start: datetime = MONDAY) -> list[str]:
     return [f"{moment:%a %Y-%m-%d}" for moment in list_times(text, count, start)]
 
 
-# ── Against others ──────────────────────────────────────────────────────────────────────────────
+# ── Comparison with croniter ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("part", range(10))
 @pytest.mark.req("cron.expression.witness")
-def test_random_expressions_are_next_when_croniter_says_so(part: int, count: int) -> None:
-    """In ten parts, three times each."""
+def test_random_expressions_agree_with_croniter(part: int, count: int) -> None:
+    """Three times for each expression, in ten parts."""
     chance = random.Random(part)
     agreed = 0
     while agreed < count:
@@ -57,19 +57,19 @@ def test_random_expressions_are_next_when_croniter_says_so(part: int, count: int
 def list_croniter_times(
     expression: RandomExpression, start: datetime, count: int
 ) -> list[datetime]:
-    # croniter has no way to say that both days are meant but this one.
-    found = croniter(
+    # croniter needs an option to require both days.
+    times = croniter(
         expression.to_croniter(),
         start,
         day_or=False,
         second_at_beginning=True,
         max_years_between_matches=50,
     )
-    return [found.get_next(datetime) for _ in range(count)]
+    return [times.get_next(datetime) for _ in range(count)]
 
 
 @pytest.mark.req("cron.expression.witness")
-def test_random_expressions_are_next_on_the_day_that_looking_at_every_day_finds() -> None:
+def test_random_expressions_agree_with_a_check_of_every_day() -> None:
     chance = random.Random(7)
     for _ in range(300):
         expression = draw_expression(chance)
@@ -109,8 +109,8 @@ def test_five_fields_are_a_crontab_line_at_second_zero() -> None:
 
 @pytest.mark.req("cron.expression.year")
 def test_a_seventh_field_is_the_year() -> None:
-    found = list_times("0 0 0 1 1 ? 2030,2032-2036/2", 4)
-    assert [moment.year for moment in found] == [2030, 2032, 2034, 2036]
+    times = list_times("0 0 0 1 1 ? 2030,2032-2036/2", 4)
+    assert [moment.year for moment in times] == [2030, 2032, 2034, 2036]
     assert CronExpression.parse("0 0 0 1 1 ? 2030").next_after(datetime(2030, 1, 1)) is None
     assert CronExpression.parse("* * * * * * 2020").next_after(MONDAY) is None
     assert CronExpression.parse("0 0 0 * * * *") == CronExpression.parse("0 0 0 * * *")
@@ -148,7 +148,7 @@ def test_a_range_of_days_may_go_over_the_end_of_the_week(text: str) -> None:
 
 
 @pytest.mark.req("cron.expression.and")
-def test_a_day_must_be_right_in_the_month_and_in_the_week() -> None:
+def test_a_day_must_match_the_month_and_the_week() -> None:
     assert list_days("0 0 0 13 * FRI", 3) == ["Fri 2027-08-13", "Fri 2028-10-13", "Fri 2029-04-13"]
     assert list_days("0 0 13 * 5", 3) == list_days("0 0 0 13 * FRI", 3)
 
@@ -205,7 +205,7 @@ def test_the_second_monday_and_the_last_friday_can_be_said() -> None:
 
 
 @pytest.mark.req("cron.expression.leap_day")
-def test_the_leap_day_comes_when_there_is_one() -> None:
+def test_the_leap_day_is_found_in_leap_years() -> None:
     assert [m.year for m in list_times("0 0 0 29 2 *", 3, datetime(2095, 1, 1))] == [
         2096,
         2104,
@@ -259,7 +259,7 @@ def test_nicknames_are_expressions(name: str) -> None:
     ],
 )
 @pytest.mark.req("cron.expression.complaints")
-def test_what_is_wrong_is_said_with_the_field_it_is_in(text: str, complaint: str) -> None:
+def test_a_mistake_is_reported_with_its_field(text: str, complaint: str) -> None:
     with pytest.raises(ExpressionError, match=complaint):
         CronExpression.parse(text)
 
@@ -268,11 +268,11 @@ def test_what_is_wrong_is_said_with_the_field_it_is_in(text: str, complaint: str
 @pytest.mark.req("cron.expression.complaints")
 def test_any_text_is_an_expression_or_is_refused_with_a_sentence(text: str) -> None:
     try:
-        found = CronExpression.parse(text)
+        expression = CronExpression.parse(text)
     except ExpressionError as error:
         sentence = str(error)
     else:
         sentence = "it is one"
-        if found.next_after(MONDAY) is not None and not found.years:
-            assert all(one < later for one, later in pairwise(list_times(text, 3)))
+        if expression.next_after(MONDAY) is not None and not expression.years:
+            assert all(one < following for one, following in pairwise(list_times(text, 3)))
     assert sentence

@@ -1,4 +1,4 @@
-"""The watcher: notices every change, and waits for one that is not done."""
+"""The watcher: it notices every change, and waits until a file is complete."""
 
 import os
 import random
@@ -13,19 +13,19 @@ from crabtalk_cron.file_watcher import CronsFileWatcher
 
 
 def check_ids(watcher: CronsFileWatcher) -> list[int] | None:
-    found = watcher.check_file()
-    return None if found is None else [entry.id for entry in found.entries]
+    crons = watcher.check_file()
+    return None if crons is None else [entry.id for entry in crons.entries]
 
 
 def check_until_settled(watcher: CronsFileWatcher) -> list[int] | None:
-    """What it finds in two looks, after which it finds nothing new."""
+    """The result of two checks, after which there is nothing new."""
     first, second = check_ids(watcher), check_ids(watcher)
     assert watcher.check_file() is None
     return first or second
 
 
 @pytest.mark.req("cron.reload.changes")
-def test_a_file_is_read_when_it_is_the_same_in_two_looks_and_then_not_again(home: Path) -> None:
+def test_a_file_is_read_once_when_two_checks_see_the_same_version(home: Path) -> None:
     watcher = CronsFileWatcher(write_crons(home, make_entry_text(1)))
     assert [check_ids(watcher) for _ in range(4)] == [None, [1], None, None]
 
@@ -35,15 +35,15 @@ def test_every_way_to_change_a_file_is_noticed(home: Path) -> None:
     path = write_crons(home, make_entry_text(1))
     watcher = CronsFileWatcher(path)
     assert check_until_settled(watcher) == [1]
-    # In place, of the same size, and with its old times: only its change time tells.
+    # In place, with the same size and the old modification time: only the change time differs.
     before = path.stat()
-    while path.stat().st_ctime_ns == before.st_ctime_ns:  # until that has gone on
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # file times are coarse
         with path.open("r+") as file:
             file.write(make_entry_text(2))
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
     assert check_until_settled(watcher) == [2]
-    # Replaced by one that has those times too.
+    # Replaced by a file that has those times too.
     new = path.with_name("new")
     new.write_text(make_entry_text(3))
     os.utime(new, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -56,7 +56,7 @@ def test_every_way_to_change_a_file_is_noticed(home: Path) -> None:
 
 
 @pytest.mark.req("cron.reload.half")
-def test_a_file_that_is_half_written_is_not_taken_for_one_that_lost_entries(home: Path) -> None:
+def test_a_half_written_file_does_not_count_as_one_with_fewer_entries(home: Path) -> None:
     path = write_crons(home, make_entry_text(1) + make_entry_text(2))
     watcher = CronsFileWatcher(path)
     assert check_until_settled(watcher) == [1, 2]
@@ -69,16 +69,16 @@ def test_a_file_that_is_half_written_is_not_taken_for_one_that_lost_entries(home
 
 
 @pytest.mark.req("cron.reload.changes")
-def test_a_file_that_never_stops_changing_is_read_all_the_same(home: Path) -> None:
+def test_a_file_that_never_stops_changing_is_still_read(home: Path) -> None:
     watcher = CronsFileWatcher(write_crons(home, ""))
-    found = []
+    results = []
     for number in range(1, 7):
         write_crons(home, make_entry_text(number) + "#" * number)
-        found.append(check_ids(watcher))
-    assert found == [None, None, [3], None, None, [6]]
+        results.append(check_ids(watcher))
+    assert results == [None, None, [3], None, None, [6]]
 
 
-def test_a_file_nobody_may_read_is_a_mistake_and_not_an_empty_one(home: Path) -> None:
+def test_an_unreadable_file_is_a_mistake_and_not_an_empty_file(home: Path) -> None:
     path = write_crons(home, make_entry_text(1))
     path.unlink()
     path.symlink_to(path)
@@ -92,7 +92,7 @@ def parse_single_entry(text: str) -> CronEntry:
 
 
 @pytest.mark.req("cron.once.removed")
-def test_an_entry_is_removed_only_as_it_was_and_beside_mistakes_of_others(home: Path) -> None:
+def test_an_entry_is_removed_only_if_unchanged_even_beside_mistakes(home: Path) -> None:
     wrong = make_entry_text(7, "never")
     path = write_crons(home, wrong + make_entry_text(1) + make_entry_text(2))
     watcher = CronsFileWatcher(path)
@@ -101,7 +101,7 @@ def test_an_entry_is_removed_only_as_it_was_and_beside_mistakes_of_others(home: 
 
 
 @pytest.mark.req("cron.once.removed")
-def test_an_entry_that_is_not_there_is_no_error_unless_that_cannot_be_known(home: Path) -> None:
+def test_removing_a_missing_entry_is_no_error_unless_the_file_has_mistakes(home: Path) -> None:
     path = write_crons(home, make_entry_text(2))
     watcher = CronsFileWatcher(path)
     assert watcher.remove_entry(parse_single_entry(make_entry_text(2))) is True
@@ -114,13 +114,13 @@ def test_an_entry_that_is_not_there_is_no_error_unless_that_cannot_be_known(home
 
 
 @pytest.mark.req("cron.bounds.entries")
-def test_a_thousand_entries_are_read_and_one_taken_out_whichever_it_is(home: Path) -> None:
+def test_any_of_a_thousand_entries_can_be_removed(home: Path) -> None:
     texts = [f"# {number}\n{make_entry_text(number)}" for number in range(1000)]
     path = write_crons(home, "".join(texts))
     watcher = CronsFileWatcher(path)
     assert len(watcher.read_file().entries) == 1000
-    gone = random.Random(1).randrange(1000)
-    assert watcher.remove_entry(parse_single_entry(make_entry_text(gone)))
+    removed = random.Random(1).randrange(1000)
+    assert watcher.remove_entry(parse_single_entry(make_entry_text(removed)))
     assert path.read_text() == "".join(
-        f"# {number}\n" if number == gone else text for number, text in enumerate(texts)
+        f"# {number}\n" if number == removed else text for number, text in enumerate(texts)
     )

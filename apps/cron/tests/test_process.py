@@ -22,7 +22,7 @@ EVERY_SECOND = "* * * * * *"
 
 
 @pytest.mark.req("cron.program")
-async def test_an_agent_of_a_real_daemon_is_told_and_answers_also_after_a_restart(
+async def test_an_agent_of_a_real_daemon_answers_also_after_a_restart(
     tmp_path: Path,
 ) -> None:
     async with model_server() as model:
@@ -34,16 +34,16 @@ async def test_an_agent_of_a_real_daemon_is_told_and_answers_also_after_a_restar
                 await program.wait_for_line("no daemon answers in")
                 async with run_daemon(tmp_path, model) as daemon, daemon.client() as client:
                     await program.wait_for_line("cron 1 (a message to crab): done")
-                    (found,) = (await client.list_conversations()).conversations
-                    assert (found.agent, found.sender) == ("crab", "cron")
-                    asked, answer = daemon.read_messages()[:2]
-                    assert (asked["role"], asked["text"]) == ("user", "!say ahoy")
+                    (conversation,) = (await client.list_conversations()).conversations
+                    assert (conversation.agent, conversation.sender) == ("crab", "cron")
+                    message, answer = daemon.read_messages()[:2]
+                    assert (message["role"], message["text"]) == ("user", "!say ahoy")
                     assert (answer["role"], answer["text"]) == ("assistant", "ahoy")
             assert await program.stop_with(signal.SIGTERM) == 0
 
 
 @pytest.mark.req("cron.fire.message")
-async def test_a_skill_is_what_the_agent_is_told(tmp_path: Path) -> None:
+async def test_a_skill_is_sent_to_the_agent(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, hooks={}) as daemon, daemon.client() as client:
         skill = daemon.home / "skills" / "tides" / "SKILL.md"
         skill.parent.mkdir(parents=True)
@@ -56,11 +56,11 @@ async def test_a_skill_is_what_the_agent_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("cron.reload.changes")
-async def test_a_file_is_taken_up_whether_it_is_edited_in_place_or_replaced(home: Path) -> None:
+async def test_an_edited_or_replaced_file_is_loaded(home: Path) -> None:
     peer = FakeCronDaemon()
     path = write_crons(home, make_entry_text(1, "@yearly"))
     async with serve_daemon(peer, home), start_cron(home) as program:
-        # In place, and not one byte longer.
+        # In place, without a change of size.
         with path.open("r+") as file:
             file.write(make_entry_text(1, "@yearly").replace("@yearly", "@hourly"))
         await program.wait_for_line("has changed: 1 entries")
@@ -79,7 +79,7 @@ async def test_a_file_is_taken_up_whether_it_is_edited_in_place_or_replaced(home
 
 @pytest.mark.req("cron.reload.changes")
 @pytest.mark.clock
-async def test_a_change_is_fired_by_within_two_seconds_and_a_tick(home: Path) -> None:
+async def test_a_change_takes_effect_within_two_seconds_and_a_tick(home: Path) -> None:
     peer = FakeCronDaemon()
     write_crons(home, "")
     async with serve_daemon(peer, home), start_cron(home):
@@ -90,7 +90,7 @@ async def test_a_change_is_fired_by_within_two_seconds_and_a_tick(home: Path) ->
 
 
 @pytest.mark.req("cron.reload.mistake")
-async def test_a_mistake_is_logged_with_its_line_and_what_ran_goes_on(home: Path) -> None:
+async def test_a_mistake_is_logged_with_its_line_and_the_old_entries_stay(home: Path) -> None:
     peer = FakeCronDaemon()
     path = write_crons(home, make_entry_text(1, EVERY_SECOND))
     async with serve_daemon(peer, home), start_cron(home) as program:
@@ -102,26 +102,26 @@ async def test_a_mistake_is_logged_with_its_line_and_what_ran_goes_on(home: Path
 
 
 @pytest.mark.req("cron.once.comments")
-async def test_what_is_for_once_is_fired_once_and_comments_stay(home: Path) -> None:
+async def test_a_once_entry_is_fired_once_and_comments_stay(home: Path) -> None:
     peer = FakeCronDaemon()
-    kept = f"# Mine.\n\n# Daily.\n{make_entry_text(1, '@yearly')}"
+    rest = f"# Mine.\n\n# Daily.\n{make_entry_text(1, '@yearly')}"
     path = write_crons(
-        home, f"{kept}# Soon.\n{make_entry_text(2, EVERY_SECOND, once=True)}# The end.\n"
+        home, f"{rest}# Soon.\n{make_entry_text(2, EVERY_SECOND, once=True)}# The end.\n"
     )
     async with serve_daemon(peer, home), start_cron(home) as program:
         await program.wait_for_line("cron 2 (/s2 to crab): done")
-        assert path.read_text() == f"{kept}# Soon.\n# The end.\n"
+        assert path.read_text() == f"{rest}# Soon.\n# The end.\n"
         write_crons(home, path.read_text() + make_entry_text(3, EVERY_SECOND))
         await peer.wait_until(lambda: peer.contents.count("/s3") == 2)
         assert await program.stop_with(signal.SIGTERM) == 0
     assert peer.contents.count("/s2") == 1
-    assert [one.name for one in path.parent.iterdir()] == ["crons.toml"]
+    assert [item.name for item in path.parent.iterdir()] == ["crons.toml"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.req("cron.stop.clean")
 @pytest.mark.clock
-async def test_a_signal_ends_it_at_once_and_without_a_complaint(
+async def test_a_signal_ends_it_at_once_without_an_error(
     home: Path, number: signal.Signals
 ) -> None:
     peer = FakeCronDaemon()
@@ -134,8 +134,8 @@ async def test_a_signal_ends_it_at_once_and_without_a_complaint(
         assert time.monotonic() - before < 2
         assert not any("Traceback" in line or "ERROR" in line for line in program.lines)
         await peer.wait_until(lambda: peer.running_turns == 0)
-        async with start_cron(home) as again:
-            await again.wait_for_line("fired")
+        async with start_cron(home) as restarted:
+            await restarted.wait_for_line("fired")
 
 
 @pytest.mark.req("cron.stop.detached")
@@ -159,30 +159,30 @@ async def test_a_turn_that_was_begun_goes_on_when_it_is_stopped(tmp_path: Path) 
 
 
 @pytest.mark.req("cron.program")
-async def test_a_second_one_in_the_same_home_says_so_and_ends(home: Path) -> None:
+async def test_a_second_process_in_the_same_home_exits_with_an_error(home: Path) -> None:
     async with start_cron(home) as program:
-        said = await run_cron("run", "--home", home)
-        assert said.code == 1
+        outcome = await run_cron("run", "--home", home)
+        assert outcome.code == 1
         pid = program.process.pid
-        assert said.err == (
+        assert outcome.err == (
             f"crabtalk-cron: cron already runs in {home} (pid {pid}); stop it first\n"
         )
         assert await program.stop_with(signal.SIGTERM) == 0
 
 
 @pytest.mark.req("cron.program")
-async def test_one_that_was_killed_is_in_nobodys_way_and_its_leftovers_go(home: Path) -> None:
+async def test_a_killed_process_blocks_no_restart_and_its_leftovers_are_removed(home: Path) -> None:
     write_crons(home, make_entry_text(1, EVERY_SECOND))
     async with start_cron(home) as program:
-        left = home / "config" / f".crons.toml.{program.process.pid}.new"
-        left.write_text("half")
+        leftover = home / "config" / f".crons.toml.{program.process.pid}.new"
+        leftover.write_text("half")
         await program.stop_with(signal.SIGKILL)
     async with start_cron(home):
-        assert not left.exists()
+        assert not leftover.exists()
 
 
 @pytest.mark.req("cron.log")
-async def test_what_happens_is_in_the_log_file_and_no_message_is(home: Path) -> None:
+async def test_the_log_file_has_events_but_no_message_texts(home: Path) -> None:
     peer = FakeCronDaemon()
     write_crons(home, make_entry_text(1, EVERY_SECOND, message="the word is periwinkle"))
     async with serve_daemon(peer, home), start_cron(home) as program:

@@ -1,4 +1,4 @@
-"""The text of crons.toml: lines are found, and an entry is taken out of it without a scratch."""
+"""The text of crons.toml: the lines of its keys, and the removal of entries."""
 
 import tomllib
 
@@ -44,7 +44,7 @@ list = [
 '''
 
 
-def test_each_key_is_found_on_its_line_also_after_a_string_that_looks_like_a_table() -> None:
+def test_each_key_has_its_line_even_after_a_string_that_looks_like_a_table() -> None:
     assert find_entry_lines(TEXT) == [
         {"": 5, "id": 6, "schedule": 7},
         {"": 10, "id": 11, "message": 12, "schedule": 17},
@@ -53,7 +53,7 @@ def test_each_key_is_found_on_its_line_also_after_a_string_that_looks_like_a_tab
 
 
 @pytest.mark.req("cron.once.comments")
-def test_an_entry_is_taken_out_with_its_lines_and_no_others() -> None:
+def test_an_entry_is_removed_with_exactly_its_lines() -> None:
     lines = TEXT.splitlines(keepends=True)
     assert remove_entry(TEXT, 0) == "".join(lines[:4] + lines[8:])
     assert remove_entry(TEXT, 1) == "".join(lines[:9] + lines[18:])
@@ -61,7 +61,7 @@ def test_an_entry_is_taken_out_with_its_lines_and_no_others() -> None:
 
 
 @pytest.mark.req("cron.once.comments")
-def test_every_comment_survives_whichever_entry_goes() -> None:
+def test_every_comment_survives_the_removal_of_any_entry() -> None:
     comments = [
         "# What I",
         "# all of it",
@@ -72,26 +72,26 @@ def test_every_comment_survives_whichever_entry_goes() -> None:
         "# The end",
     ]
     for number in range(3):
-        left = remove_entry(TEXT, number)
-        assert all(comment in left for comment in comments)
+        remaining = remove_entry(TEXT, number)
+        assert all(comment in remaining for comment in comments)
 
 
 @pytest.mark.req("cron.once.comments")
-def test_windows_line_ends_and_a_missing_last_one_stay_as_they_are() -> None:
+def test_windows_line_ends_and_a_missing_last_line_end_are_preserved() -> None:
     text = "# a\r\n[[cron]]\r\nid = 1\r\n\r\n# b\r\n[[cron]]\r\nid = 2"
     assert remove_entry(text, 0) == "# a\r\n# b\r\n[[cron]]\r\nid = 2"
     assert remove_entry(text, 1) == "# a\r\n[[cron]]\r\nid = 1\r\n\r\n# b\r\n"
 
 
 @pytest.mark.req("cron.once.comments")
-def test_tables_within_an_entry_go_with_it_and_others_stay() -> None:
+def test_subtables_of_an_entry_are_removed_with_it() -> None:
     text = "[[cron]]\nid = 1\n[cron.notes]\na = 1\n[other]\nb = 2\n[[cron]]\nid = 2\n"
     assert remove_entry(text, 0) == "[other]\nb = 2\n[[cron]]\nid = 2\n"
 
 
 @pytest.mark.parametrize("text", ["cron = [{id = 1}, {id = 2}]\n", "cron = [\n{id = 1},\n]\n"])
 @pytest.mark.req("cron.once.comments")
-def test_entries_that_are_no_tables_of_their_own_are_left_alone(text: str) -> None:
+def test_entries_that_are_not_tables_of_their_own_are_not_removed(text: str) -> None:
     with pytest.raises(ValueError, match=r"not a \[\[cron\]\] table of its own"):
         remove_entry(text, 0)
 
@@ -106,14 +106,14 @@ def test_entries_that_are_no_tables_of_their_own_are_left_alone(text: str) -> No
     ],
 )
 @pytest.mark.req("cron.reload.line")
-def test_what_is_no_toml_is_refused_with_its_line(text: str, line: int) -> None:
+def test_invalid_toml_is_refused_with_its_line(text: str, line: int) -> None:
     with pytest.raises(DocumentError) as caught:
         parse_document(text)
     assert caught.value.line == line
     assert "line" not in str(caught.value)
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_too_deep_nesting_is_refused() -> None:
     with pytest.raises(DocumentError):
         parse_document("a = " + "[" * 100_000)
 
@@ -132,17 +132,17 @@ ENTRIES = st.lists(
 
 @given(ENTRIES, st.data())
 @pytest.mark.req("cron.once.comments")
-def test_whatever_the_file_the_other_entries_and_all_comments_stay(
+def test_in_any_file_the_other_entries_and_all_comments_stay(
     entries: list[tuple[str, list[str], str]], data: st.DataObject
 ) -> None:
     text = ""
-    for number, (above, values, below) in enumerate(entries):
-        keys = "".join(f"k{place} = {value}\n" for place, value in enumerate(values))
-        text += f"{above}[[cron]]\nid = {number}\n{keys}{below}"
-    gone = data.draw(st.integers(0, len(entries) - 1))
-    left = remove_entry(text, gone)
-    wanted = tomllib.loads(text)["cron"]
-    del wanted[gone]
-    assert tomllib.loads(left).get("cron", []) == wanted
+    for number, (comments_above, values, comments_below) in enumerate(entries):
+        keys = "".join(f"k{index} = {value}\n" for index, value in enumerate(values))
+        text += f"{comments_above}[[cron]]\nid = {number}\n{keys}{comments_below}"
+    removed = data.draw(st.integers(0, len(entries) - 1))
+    remaining = remove_entry(text, removed)
+    expected = tomllib.loads(text)["cron"]
+    del expected[removed]
+    assert tomllib.loads(remaining).get("cron", []) == expected
     for comment in ("# above", "# apart", "# a\n", "# b", "# below"):
-        assert left.count(comment) == text.count(comment)
+        assert remaining.count(comment) == text.count(comment)

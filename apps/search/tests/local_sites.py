@@ -1,4 +1,4 @@
-"""Real sites on loopback, made of one function, and what was asked of them."""
+"""Real sites on loopback, each made from one function. They record their requests."""
 
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -48,7 +48,7 @@ async def serve_site(
 
 
 def write_config(home: Path, site: LocalSite) -> None:
-    """One engine, which is `site`; its pages may be fetched."""
+    """Configure one engine, `site`, whose pages may be fetched."""
     (home / "config").mkdir(parents=True, exist_ok=True)
     (home / "config" / "search.toml").write_text(
         f'engines = ["searxng"]\n[searxng]\nurl = "{site.url}"\n[fetch]\nallow = ["127.0.0.1"]\n'

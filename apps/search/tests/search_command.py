@@ -1,4 +1,4 @@
-"""crabtalk-search as a process: one that has loaded already what it consists of."""
+"""The `crabtalk-search` command, run in a forked process that has its modules loaded."""
 
 import sys
 from pathlib import Path

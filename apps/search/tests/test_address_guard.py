@@ -1,4 +1,4 @@
-"""The guard: public machines only, however written, and whatever a name resolves to."""
+"""The address guard: only public hosts, however an address is written or a name resolves."""
 
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -68,19 +68,19 @@ REFUSED_ADDRESSES = [
 
 @pytest.mark.req("searchapp.fetch.private")
 @pytest.mark.parametrize("text", REFUSED_ADDRESSES)
-def test_what_is_not_public_is_refused(text: str) -> None:
+def test_a_private_address_is_refused(text: str) -> None:
     assert not AddressGuard().allows_address(ip_address(text))
 
 
 @pytest.mark.req("searchapp.fetch.private")
 @pytest.mark.parametrize("text", PUBLIC_ADDRESSES)
-def test_what_is_public_is_not(text: str) -> None:
+def test_a_public_address_is_allowed(text: str) -> None:
     assert AddressGuard().allows_address(ip_address(text))
 
 
 @pytest.mark.req("searchapp.fetch.private")
 @given(st.ip_addresses(v=4))
-def test_an_address_in_another_address_is_judged_like_itself(address: IPv4Address) -> None:
+def test_an_embedded_address_is_checked_like_the_address_itself(address: IPv4Address) -> None:
     guard = AddressGuard()
     mapped = IPv6Address((0xFFFF << 32) | int(address))
     translated = IPv6Address(int(IPv6Address("64:ff9b::")) | int(address))
@@ -91,7 +91,7 @@ def test_an_address_in_another_address_is_judged_like_itself(address: IPv4Addres
 
 
 @pytest.mark.req("searchapp.fetch.allowed")
-def test_what_the_configuration_allows_is_allowed_and_nothing_beside_it() -> None:
+def test_only_configured_private_networks_are_allowed() -> None:
     guard = AddressGuard([ip_network("10.1.0.0/16"), ip_network("::1")])
     assert guard.allows_address(ip_address("10.1.2.3"))
     assert guard.allows_address(ip_address("::ffff:10.1.2.3"))
@@ -101,7 +101,7 @@ def test_what_the_configuration_allows_is_allowed_and_nothing_beside_it() -> Non
 
 
 class FakeResolver(AbstractResolver):
-    """A name service that says what it is told, in turn."""
+    """A resolver with scripted answers."""
 
     def __init__(self, *answers: list[str]) -> None:
         self.answers = list(answers)
@@ -133,7 +133,7 @@ class FakeResolver(AbstractResolver):
     "addresses",
     [["127.0.0.1"], ["10.0.0.1"], ["::1"], ["1.1.1.1", "127.0.0.1"], ["169.254.169.254"]],
 )
-async def test_a_name_is_judged_by_its_addresses(addresses: list[str]) -> None:
+async def test_a_name_is_checked_by_its_addresses(addresses: list[str]) -> None:
     async with (
         serve_site(make_handler("secret")) as site,
         PageFetcher(FetchConfig(), AddressGuard((), FakeResolver(addresses))) as fetcher,
@@ -144,8 +144,8 @@ async def test_a_name_is_judged_by_its_addresses(addresses: list[str]) -> None:
 
 
 @pytest.mark.req("searchapp.fetch.private")
-async def test_an_address_that_was_judged_is_the_one_connected_to() -> None:
-    """A name that is public first and private when it is looked up again gains nothing by it."""
+async def test_the_connection_uses_the_checked_address() -> None:
+    """A name that is public at first and private at the next lookup gains nothing."""
     names = FakeResolver(["127.0.0.2"], ["127.0.0.1"])
     allowed = [ip_network("127.0.0.2")]
     async with (
@@ -154,7 +154,7 @@ async def test_an_address_that_was_judged_is_the_one_connected_to() -> None:
     ):
         page = await fetcher.fetch(f"http://rebinding.example:{site.port}/")
         assert page.content == "public"
-        assert names.asked_names == ["rebinding.example"]  # once: nothing to change its mind about
+        assert names.asked_names == ["rebinding.example"]  # it is looked up once
 
 
 @pytest.mark.req("searchapp.fetch.private")
@@ -184,7 +184,7 @@ async def test_an_address_that_was_judged_is_the_one_connected_to() -> None:
         "１２７.0.0.1",
     ],
 )
-async def test_no_way_to_write_loopback_leads_there(host: str) -> None:
+async def test_no_spelling_of_loopback_is_allowed(host: str) -> None:
     async with serve_site(make_handler("secret")) as site, PageFetcher(FetchConfig()) as fetcher:
         with pytest.raises(FetchError):
             await fetcher.fetch(f"http://{host}:{site.port}/")
@@ -193,7 +193,7 @@ async def test_no_way_to_write_loopback_leads_there(host: str) -> None:
 
 @pytest.mark.req("searchapp.fetch.private")
 async def test_the_same_site_can_be_read_when_it_is_allowed() -> None:
-    """What the refusals above are worth: nothing else stands in the way."""
+    """The control for the tests above: without the guard, the site can be read."""
     config = FetchConfig(allow=(ip_network("127.0.0.0/8"), ip_network("::ffff:0:0/96")))
     async with (
         serve_site(make_handler("secret", content_type="text/plain")) as site,

@@ -1,4 +1,4 @@
-"""The cache: bounded in number and in time."""
+"""The cache: bounded in size and time."""
 
 import pytest
 
@@ -13,7 +13,7 @@ class CacheClock:
 
 
 @pytest.mark.req("searchapp.cache")
-def test_an_answer_is_kept_for_its_time_and_no_longer() -> None:
+def test_an_entry_expires_after_its_time() -> None:
     clock = CacheClock()
     cache: ExpiringCache[str, int] = ExpiringCache(4, 300, clock)
     cache.put("a", 1)
@@ -25,7 +25,7 @@ def test_an_answer_is_kept_for_its_time_and_no_longer() -> None:
 
 
 @pytest.mark.req("searchapp.cache")
-def test_the_least_used_is_forgotten_first() -> None:
+def test_the_least_recently_used_entry_is_dropped_first() -> None:
     cache: ExpiringCache[str, int] = ExpiringCache(2, 300, CacheClock())
     cache.put("a", 1)
     cache.put("b", 2)
@@ -35,7 +35,7 @@ def test_the_least_used_is_forgotten_first() -> None:
 
 
 @pytest.mark.req("searchapp.cache")
-def test_without_capacity_nothing_is_kept() -> None:
+def test_without_capacity_nothing_is_cached() -> None:
     cache: ExpiringCache[str, int] = ExpiringCache(0, 300, CacheClock())
     cache.put("a", 1)
     assert cache.get("a") is None

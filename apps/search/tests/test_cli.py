@@ -1,4 +1,4 @@
-"""The command line: the same tools, for people and for scripts."""
+"""The command line: the tools for people and scripts."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ async def run_search(*words: str, home: Path) -> SearchOutcome:
 
 
 async def run_installed(*words: str, home: Path) -> SearchOutcome:
-    """The same of the program as users start it."""
+    """Run the installed program."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
         *words,
@@ -73,7 +73,7 @@ async def test_search_in_json_is_one_document(home: Path) -> None:
 
 
 @pytest.mark.req("searchapp.cli")
-async def test_search_that_no_engine_answers_fails_and_says_why(home: Path) -> None:
+async def test_search_without_any_answer_fails_and_says_why(home: Path) -> None:
     async with serve_site(make_handler("{}", 500)) as site:
         write_config(home, site)
         outcome = await run_search("search", "tides", home=home)
@@ -102,7 +102,7 @@ async def test_fetch_prints_a_page(home: Path) -> None:
 
 @pytest.mark.req("searchapp.cli")
 @pytest.mark.parametrize("words", [("fetch", "http://127.0.0.1:9/"), ("search", " ")])
-async def test_what_fails_is_one_sentence_and_status_1(home: Path, words: tuple[str, ...]) -> None:
+async def test_an_error_is_one_sentence_and_status_1(home: Path, words: tuple[str, ...]) -> None:
     outcome = await run_search(*words, home=home)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith(f"crabtalk-search: {words[0]} error: ")
@@ -110,7 +110,7 @@ async def test_what_fails_is_one_sentence_and_status_1(home: Path, words: tuple[
 
 
 @pytest.mark.req("searchapp.cli")
-async def test_words_it_does_not_know_are_status_2(home: Path) -> None:
+async def test_unknown_words_exit_with_status_2(home: Path) -> None:
     assert (await run_search("serch", "x", home=home)).code == 2
 
 
@@ -130,7 +130,7 @@ async def test_it_knows_its_version(home: Path) -> None:
 
 
 @pytest.mark.req("searchapp.cli")
-async def test_help_costs_no_web_and_no_parser() -> None:
+async def test_help_imports_no_http_client_and_no_parser() -> None:
     code = "import sys, crabtalk_search.cli; print(*sys.modules)"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code), stdout=asyncio.subprocess.PIPE

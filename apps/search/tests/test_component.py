@@ -1,4 +1,4 @@
-"""crabtalk-search as a component: a process with two tools, found by its port file."""
+"""crabtalk-search as a component: a process with two tools and a port file."""
 
 import asyncio
 import json
@@ -25,15 +25,15 @@ PATIENCE = 40
 async def run_component(
     home: Path, *, is_installed: bool = False
 ) -> AsyncIterator[ForkedProcess | asyncio.subprocess.Process]:
-    """`crabtalk-search run`, from the moment that it can be found."""
+    """Run `crabtalk-search run`, and wait for its port file."""
     file = PortFile.for_component(home, "search")
     old = file.read_port()
-    words = ("run", "--home", str(home))
+    arguments = ("run", "--home", str(home))
     process: ForkedProcess | asyncio.subprocess.Process
     if is_installed:
-        process = await asyncio.create_subprocess_exec(PROGRAM, *words, stderr=PIPE)
+        process = await asyncio.create_subprocess_exec(PROGRAM, *arguments, stderr=PIPE)
     else:
-        process = SEARCH_LAUNCHER.start(*words, stderr=PIPE)
+        process = SEARCH_LAUNCHER.start(*arguments, stderr=PIPE)
     try:
         async with asyncio.timeout(PATIENCE):
             while file.read_port() in (None, old):
@@ -106,7 +106,7 @@ async def test_search_answers_in_the_known_shape(home: Path) -> None:
 
 
 @pytest.mark.req("searchapp.search.shape")
-async def test_an_engine_that_fails_is_in_the_answer(home: Path) -> None:
+async def test_a_failed_engine_is_in_the_answer(home: Path) -> None:
     async with serve_site(make_handler("no", 500)) as site:
         write_config(home, site)
         async with run_component(home), open_client(home) as client:
@@ -135,7 +135,7 @@ async def test_fetch_answers_in_the_known_shape(home: Path) -> None:
 
 
 @pytest.mark.req("searchapp.tools.errors")
-async def test_failures_are_texts_that_begin_as_agents_know_them(home: Path) -> None:
+async def test_errors_have_the_prefixes_that_agents_know(home: Path) -> None:
     async with run_component(home), open_client(home) as client:
         is_error, text = await call_tool(client, "search", query=" ")
         assert (is_error, text) == (True, "search error: the query is empty: say what to look for")
@@ -165,24 +165,24 @@ async def test_killed_and_restarted_it_is_found_at_its_new_port(home: Path) -> N
 
 
 @pytest.mark.req("searchapp.tools")
-async def test_it_logs_into_the_home_and_warns_of_words_it_does_not_know(home: Path) -> None:
+async def test_it_logs_into_the_home_and_warns_of_unknown_keys(home: Path) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "search.toml").write_text("engine = 1\n")
     log = home / "logs" / "search.log"
     async with run_component(home), asyncio.timeout(PATIENCE):
-        # It can be found a moment before it says so.
+        # The port file is there a moment before the log line.
         while "search is ready: http://127.0.0.1:" not in log.read_text():
             await asyncio.sleep(0.01)
     assert "engine, which means nothing here" in log.read_text()
 
 
 @pytest.mark.req("searchapp.config")
-async def test_a_configuration_that_cannot_be_read_is_a_sentence(home: Path) -> None:
+async def test_an_invalid_configuration_is_reported(home: Path) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "search.toml").write_text("engines = [")
-    status, _, said = await SEARCH_LAUNCHER.run_and_capture(
+    status, _, error = await SEARCH_LAUNCHER.run_and_capture(
         "run", env={**os.environ, "CRABTALK_HOME": str(home)}
     )
     assert status == 1
-    assert said.startswith("crabtalk-search: cannot read ")
-    assert said.count("\n") == 1
+    assert error.startswith("crabtalk-search: cannot read ")
+    assert error.count("\n") == 1

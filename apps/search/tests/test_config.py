@@ -1,4 +1,4 @@
-"""Configuration: nothing needed, everything settable, and each mistake a sentence."""
+"""Configuration: nothing is required, everything can be set, and mistakes are explained."""
 
 from ipaddress import ip_network
 from pathlib import Path
@@ -16,7 +16,7 @@ def load_text(tmp_path: Path, text: str, **environment: str) -> SearchConfig:
 
 
 @pytest.mark.req("searchapp.config")
-def test_no_file_is_a_working_configuration(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_working_configuration(tmp_path: Path) -> None:
     config = load_config(tmp_path / "nowhere.toml", {})
     assert config == SearchConfig()
     assert config.engines == FREE_ENGINES
@@ -61,7 +61,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("searchapp.engines.configured")
-def test_an_engine_that_was_told_what_it_needs_joins_the_free_ones(tmp_path: Path) -> None:
+def test_a_configured_engine_joins_the_free_ones(tmp_path: Path) -> None:
     config = load_text(tmp_path, '[searxng]\nurl = "http://s"', BRAVE_API_KEY="k")
     assert config.engines == (*FREE_ENGINES, "searxng", "brave_api")
     assert config.engine_settings["brave_api"] == "k"
@@ -69,7 +69,7 @@ def test_an_engine_that_was_told_what_it_needs_joins_the_free_ones(tmp_path: Pat
 
 @pytest.mark.req("searchapp.config")
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "complaint"),
     [
         ("engines = [", "correct it, or move it away"),
         ('engines = "bing"', "list of texts"),
@@ -86,14 +86,14 @@ def test_an_engine_that_was_told_what_it_needs_joins_the_free_ones(tmp_path: Pat
         ("\ud800".encode(errors="surrogatepass").decode("latin-1"), "correct it"),
     ],
 )
-def test_a_mistake_is_named_with_what_to_write(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(SearchConfigError, match=said) as caught:
+def test_a_mistake_is_reported_with_advice(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(SearchConfigError, match=complaint) as caught:
         load_text(tmp_path, text)
     assert str(tmp_path) in str(caught.value)
 
 
 @pytest.mark.req("searchapp.config")
-def test_words_that_mean_nothing_are_ignored_and_said(
+def test_unknown_keys_are_ignored_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = load_text(tmp_path, "engine = 1\n[fetch]\ntime_out = 2\n")

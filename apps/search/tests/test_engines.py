@@ -1,4 +1,4 @@
-"""Engines: each reads its own pages as they were saved, and asks as its site expects."""
+"""Engines: each parses saved pages of its site, and sends the requests that the site expects."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ from crabtalk_search.errors import EngineError
 
 
 @pytest.mark.req("searchapp.engines")
-def test_bing_is_read_through_its_counter_and_without_what_is_paid_for() -> None:
+def test_bing_links_are_resolved_and_advertisements_left_out() -> None:
     assert bing.parse_results(read_saved_page("bing.html")) == [
         EngineHit(
             "Tide tables for Dover",
@@ -48,7 +48,7 @@ def test_bing_is_read_through_its_counter_and_without_what_is_paid_for() -> None
 
 
 @pytest.mark.req("searchapp.engines")
-def test_brave_is_read_in_both_its_layouts() -> None:
+def test_both_layouts_of_brave_are_parsed() -> None:
     assert brave.parse_results(read_saved_page("brave.html")) == [
         EngineHit(
             "Tide tables for Dover",
@@ -60,7 +60,7 @@ def test_brave_is_read_in_both_its_layouts() -> None:
 
 
 @pytest.mark.req("searchapp.engines")
-def test_the_small_duck_duck_go_is_read_row_by_row() -> None:
+def test_duck_duck_go_lite_is_parsed_row_by_row() -> None:
     assert duck_duck_go.parse_lite_results(read_saved_page("duck_duck_go_lite.html")) == [
         EngineHit(
             "Tide tables for Dover",
@@ -73,14 +73,14 @@ def test_the_small_duck_duck_go_is_read_row_by_row() -> None:
 
 
 @pytest.mark.req("searchapp.engines")
-def test_the_duck_duck_go_without_scripts_is_read_without_what_is_paid_for() -> None:
+def test_duck_duck_go_html_is_parsed_without_advertisements() -> None:
     assert duck_duck_go.parse_html_results(read_saved_page("duck_duck_go.html")) == [
         EngineHit("Tides", "https://tides.example/", "All the tides.")
     ]
 
 
 @pytest.mark.req("searchapp.engines")
-def test_mojeek_is_read() -> None:
+def test_mojeek_is_parsed() -> None:
     assert mojeek.parse_results(read_saved_page("mojeek.html")) == [
         EngineHit("Tides of the world", "https://tides.example/", "Where the tide is when."),
         EngineHit("Tides for boats", "https://boats.example/tides", ""),
@@ -97,7 +97,7 @@ def test_mojeek_is_read() -> None:
         (mojeek.parse_results, "mojeek_none.html"),
     ],
 )
-def test_a_page_that_says_there_is_nothing_is_an_answer(
+def test_a_page_that_says_it_has_no_results_is_an_answer(
     read: Callable[[str], list[EngineHit]], page: str
 ) -> None:
     assert read(read_saved_page(page)) == []
@@ -126,7 +126,7 @@ def test_a_page_without_results_that_does_not_say_so_is_an_error(
 
 @pytest.mark.req("searchapp.engines.errors")
 @pytest.mark.parametrize("answer", [{}, [], None, ["q", "a", "b", "c"], {"error": "x"}])
-def test_an_answer_of_wikipedia_of_another_shape_is_an_error(answer: Any) -> None:
+def test_an_unexpected_answer_of_wikipedia_is_an_error(answer: Any) -> None:
     with pytest.raises(EngineError, match="shape"):
         wikipedia.parse_results(answer)
 
@@ -147,7 +147,7 @@ ENGINE_REQUESTS: list[tuple[Callable[[str], SearchEngine], str, int, dict[str, s
 
 @pytest.mark.req("searchapp.engines")
 @pytest.mark.parametrize(("make", "page", "number", "query"), ENGINE_REQUESTS)
-async def test_a_site_for_people_is_asked_as_a_desktop_would(
+async def test_html_engines_are_requested_as_by_a_desktop_browser(
     make: Callable[[str], SearchEngine], page: str, number: int, query: dict[str, str]
 ) -> None:
     async with serve_site(make_handler(read_saved_page(page))) as site, EngineClient(5) as web_:
@@ -159,7 +159,7 @@ async def test_a_site_for_people_is_asked_as_a_desktop_would(
 
 
 @pytest.mark.req("searchapp.engines")
-async def test_duck_duck_go_has_a_second_door() -> None:
+async def test_duck_duck_go_falls_back_to_its_html_page() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path == "/lite":
             return web.Response(text=read_saved_page("captcha.html"), status=202)
@@ -180,8 +180,8 @@ async def test_wikipedia_is_asked_for_ten_titles() -> None:
         "https://en.wikipedia.org/wiki/Tide",
         "https://en.wikipedia.org/wiki/Tide_table",
     ]
-    asked = {"action": "opensearch", "search": "tide", "limit": "10", "format": "json"}
-    assert dict(site.requests[0].query) == asked
+    expected_query = {"action": "opensearch", "search": "tide", "limit": "10", "format": "json"}
+    assert dict(site.requests[0].query) == expected_query
     assert "crabtalk" in site.requests[0].headers["User-Agent"]
 
 
@@ -199,7 +199,7 @@ async def test_searxng_is_asked_for_json() -> None:
 
 
 @pytest.mark.req("searchapp.engines.configured")
-async def test_braves_api_is_shown_the_key() -> None:
+async def test_the_brave_api_gets_the_key() -> None:
     answer = make_handler(read_saved_page("brave_api.json"), content_type="application/json")
     async with serve_site(answer) as site, EngineClient(5) as web_:
         hits = await BraveApiEngine("s3cret", site.url).search(web_, "tides", 1)
@@ -210,7 +210,7 @@ async def test_braves_api_is_shown_the_key() -> None:
 
 
 @pytest.mark.req("searchapp.engines.configured")
-async def test_tavily_is_shown_the_key() -> None:
+async def test_tavily_gets_the_key() -> None:
     answer = make_handler(read_saved_page("tavily.json"), content_type="application/json")
     async with serve_site(answer) as site, EngineClient(5) as web_:
         hits = await TavilyEngine("s3cret", site.url).search(web_, "tides", 0)
@@ -222,7 +222,7 @@ async def test_tavily_is_shown_the_key() -> None:
 
 
 @pytest.mark.req("searchapp.engines.configured")
-async def test_ddgs_is_asked_in_a_thread() -> None:
+async def test_ddgs_runs_in_a_thread() -> None:
     def ask(query: str, page: int) -> list[dict[str, Any]]:
         with pytest.raises(RuntimeError, match="no running event loop"):
             asyncio.get_running_loop()
@@ -234,7 +234,7 @@ async def test_ddgs_is_asked_in_a_thread() -> None:
 
 
 @pytest.mark.req("searchapp.engines.errors")
-async def test_whatever_ddgs_raises_is_an_error_of_the_engine() -> None:
+async def test_any_exception_of_ddgs_is_an_engine_error() -> None:
     def ask(query: str, page: int) -> list[dict[str, Any]]:
         raise LookupError("No results found.")
 
@@ -245,24 +245,24 @@ async def test_whatever_ddgs_raises_is_an_error_of_the_engine() -> None:
 
 @pytest.mark.req("searchapp.engines.errors")
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "advice"),
     [(403, "check its key"), (429, "slow down"), (202, "slow down"), (500, "it answered 500")],
 )
-async def test_a_refusal_says_what_to_do(status: int, said: str) -> None:
+async def test_a_refused_request_says_what_to_do(status: int, advice: str) -> None:
     async with serve_site(make_handler("{}", status)) as site, EngineClient(5) as web_:
-        with pytest.raises(EngineError, match=said):
+        with pytest.raises(EngineError, match=advice):
             await SearxngEngine(site.url).search(web_, "tides", 0)
 
 
 @pytest.mark.req("searchapp.engines.errors")
-async def test_what_is_no_json_is_an_error() -> None:
+async def test_an_answer_that_is_not_json_is_an_error() -> None:
     async with serve_site(make_handler("<html>")) as site, EngineClient(5) as web_:
         with pytest.raises(EngineError, match="did not answer in JSON"):
             await SearxngEngine(site.url).search(web_, "tides", 0)
 
 
 @pytest.mark.req("searchapp.engines.errors")
-async def test_nobody_there_is_an_error() -> None:
+async def test_a_refused_connection_is_an_error() -> None:
     async with serve_site(make_handler("")) as site:
         pass
     async with EngineClient(5) as web_:
@@ -271,18 +271,18 @@ async def test_nobody_there_is_an_error() -> None:
 
 
 @pytest.mark.req("searchapp.engines.bounds")
-async def test_no_more_is_read_of_a_page_than_a_page_can_have() -> None:
-    sent = 0
+async def test_the_size_of_a_result_page_is_bounded() -> None:
+    sent_bytes = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        nonlocal sent
+        nonlocal sent_bytes
         response = web.StreamResponse()
         await response.prepare(request)
         while True:
             await response.write(b"x" * 65536)
-            sent += 65536
+            sent_bytes += 65536
 
     async with serve_site(answer) as site, EngineClient(20) as web_:
         with pytest.raises(EngineError):
             await BingEngine(site.url).search(web_, "tides", 0)
-    assert sent < 10 * MAX_ANSWER_BYTES
+    assert sent_bytes < 10 * MAX_ANSWER_BYTES

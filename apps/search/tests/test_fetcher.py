@@ -1,4 +1,4 @@
-"""Fetch: pages of real sites, with bounds on everything a site could do."""
+"""The fetcher: pages of real sites, with a bound on everything a site could do."""
 
 import asyncio
 import gzip
@@ -32,23 +32,23 @@ LOCAL_CONFIG = FetchConfig(allow=(ip_network("127.0.0.0/24"),))
 
 @asynccontextmanager
 async def open_fetcher(**limits: float) -> AsyncIterator[PageFetcher]:
-    async with PageFetcher(replace(LOCAL_CONFIG, **limits)) as made:  # type: ignore[arg-type]
-        yield made
+    async with PageFetcher(replace(LOCAL_CONFIG, **limits)) as fetcher:  # type: ignore[arg-type]
+        yield fetcher
 
 
 async def fetch_text(text: str, content_type: str = "text/html", **limits: float) -> FetchedPage:
     async with (
         serve_site(make_handler(text, content_type=content_type)) as site,
-        open_fetcher(**limits) as made,
+        open_fetcher(**limits) as fetcher,
     ):
-        return await made.fetch(site.url)
+        return await fetcher.fetch(site.url)
 
 
 @pytest.mark.req("searchapp.fetch.shape")
-async def test_a_page_has_its_address_its_title_its_text_and_how_much_that_is() -> None:
+async def test_a_page_has_its_address_title_text_and_length() -> None:
     html = "<title> The  tides </title><main><h1>Tides</h1><p>High <b>water</b></p></main>"
-    async with serve_site(make_handler(html)) as site, open_fetcher() as made:
-        page = await made.fetch(f"{site.url}/a?b=c#part")
+    async with serve_site(make_handler(html)) as site, open_fetcher() as fetcher:
+        page = await fetcher.fetch(f"{site.url}/a?b=c#part")
     text = "# Tides\n\nHigh **water**"
     assert page == FetchedPage(f"{site.url}/a?b=c", "The tides", text, len(text))
     [request] = site.requests
@@ -60,7 +60,7 @@ async def test_a_page_has_its_address_its_title_its_text_and_how_much_that_is() 
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/json", "text/markdown", "application/ld+json"]
 )
-async def test_what_is_text_already_is_left_as_it_is(content_type: str) -> None:
+async def test_plain_text_is_left_unchanged(content_type: str) -> None:
     page = await fetch_text('{"<a>": 1}', content_type)
     assert (page.title, page.content) == ("", '{"<a>": 1}')
 
@@ -69,7 +69,7 @@ async def test_what_is_text_already_is_left_as_it_is(content_type: str) -> None:
 @pytest.mark.parametrize(
     "content_type", ["application/pdf", "image/png", "video/mp4", "application/zip", "font/woff2"]
 )
-async def test_what_is_no_text_is_refused_before_it_is_read(content_type: str) -> None:
+async def test_content_that_is_not_text_is_refused_before_it_is_read(content_type: str) -> None:
     with pytest.raises(FetchError, match=f"is {content_type}, not text; look for a page about it"):
         await fetch_text("x", content_type)
 
@@ -79,18 +79,18 @@ async def test_what_is_no_text_is_refused_before_it_is_read(content_type: str) -
     ("body", "content"),
     [(b"plain \xe2\x82\xac", "plain €"), (b"<!DOCTYPE html><p>a</p>", "a"), (b"\x7fELF\0\0", None)],
 )
-async def test_a_server_that_does_not_say_what_it_sends_is_judged_by_the_first_bytes(
+async def test_content_without_a_type_is_detected_by_its_first_bytes(
     body: bytes, content: str | None
 ) -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(body=body, headers={"Content-Type": "application/octet-stream"})
 
-    async with serve_site(answer) as site, open_fetcher() as made:
+    async with serve_site(answer) as site, open_fetcher() as fetcher:
         if content is None:
             with pytest.raises(FetchError, match="is no text"):
-                await made.fetch(site.url)
+                await fetcher.fetch(site.url)
         else:
-            assert (await made.fetch(site.url)).content == content
+            assert (await fetcher.fetch(site.url)).content == content
 
 
 @pytest.mark.req("searchapp.fetch.redirects")
@@ -101,15 +101,15 @@ async def test_redirects_are_followed_to_where_the_page_is() -> None:
             return web.Response(status=302, headers={"Location": target})
         return web.Response(text="here")
 
-    async with serve_site(answer) as site, open_fetcher() as made:
-        page = await made.fetch(f"{site.url}/a")
+    async with serve_site(answer) as site, open_fetcher() as fetcher:
+        page = await fetcher.fetch(f"{site.url}/a")
     assert page.url == f"{site.url}/c"
     assert page.content == "here"
 
 
 @pytest.mark.req("searchapp.fetch.redirects")
 @pytest.mark.parametrize(
-    ("target", "why"),
+    ("target", "reason"),
     [
         ("http://127.1.0.1:PORT/", "127.1.0.1 is not a public address"),
         ("http://localhost6.example.invalid/", "cannot connect"),
@@ -124,7 +124,7 @@ async def test_redirects_are_followed_to_where_the_page_is() -> None:
         ("http://[", "no address"),
     ],
 )
-async def test_each_redirect_is_judged_like_the_first_address(target: str, why: str) -> None:
+async def test_each_redirect_is_checked_like_the_first_address(target: str, reason: str) -> None:
     secret: list[str] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -134,20 +134,20 @@ async def test_each_redirect_is_judged_like_the_first_address(target: str, why: 
         secret.append(request.path)
         return web.Response(text="secret")
 
-    async with serve_site(answer, host="0.0.0.0") as site, open_fetcher() as made:
-        with pytest.raises(FetchError, match=why.replace("[", r"\[")):
-            await made.fetch(f"{site.url}/go")
+    async with serve_site(answer, host="0.0.0.0") as site, open_fetcher() as fetcher:
+        with pytest.raises(FetchError, match=reason.replace("[", r"\[")):
+            await fetcher.fetch(f"{site.url}/go")
     assert secret == []
 
 
 @pytest.mark.req("searchapp.fetch.redirects")
-async def test_a_site_cannot_send_us_round_in_circles() -> None:
+async def test_a_redirect_loop_ends_with_an_error() -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(status=301, headers={"Location": "/"})
 
-    async with serve_site(answer) as site, open_fetcher(max_redirects=5) as made:
+    async with serve_site(answer) as site, open_fetcher(max_redirects=5) as fetcher:
         with pytest.raises(FetchError, match="more than 5 redirects"):
-            await made.fetch(site.url)
+            await fetcher.fetch(site.url)
     assert len(site.requests) == 6
 
 
@@ -168,10 +168,10 @@ async def test_a_site_cannot_send_us_round_in_circles() -> None:
         "http://u@a.example/",
     ],
 )
-async def test_only_addresses_of_the_web_are_fetched(address: str) -> None:
-    async with open_fetcher() as made:
+async def test_only_web_addresses_are_fetched(address: str) -> None:
+    async with open_fetcher() as fetcher:
         with pytest.raises(FetchError, match="address"):
-            await made.fetch(address)
+            await fetcher.fetch(address)
 
 
 @pytest.mark.req("searchapp.fetch.schemes")
@@ -182,7 +182,7 @@ async def test_only_addresses_of_the_web_are_fetched(address: str) -> None:
         st.text(max_size=20).map("http://{}".format),
     )
 )
-def test_whatever_is_asked_for_is_an_address_of_the_web_or_refused(text: str) -> None:
+def test_any_text_is_a_web_address_or_refused(text: str) -> None:
     for base in (None, URL("https://a.example/dir/")):
         try:
             url = parse_address(text, base)
@@ -201,26 +201,26 @@ async def send_endlessly(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.req("searchapp.fetch.size")
-async def test_no_more_is_read_than_allowed_and_it_says_so() -> None:
+async def test_the_bytes_read_are_bounded_and_a_cut_is_reported() -> None:
     async with (
         serve_site(send_endlessly) as site,
-        open_fetcher(max_bytes=100_000, max_chars=200_000) as made,
+        open_fetcher(max_bytes=100_000, max_chars=200_000) as fetcher,
     ):
-        page = await made.fetch(site.url)
+        page = await fetcher.fetch(site.url)
     head, _, note = page.content.partition("\n\n")
     assert head == "x" * 100_000
     assert note == "[cut: only the first 100000 bytes were read]"
 
 
 @pytest.mark.req("searchapp.fetch.size")
-async def test_no_more_is_said_than_allowed_and_it_says_so() -> None:
+async def test_the_characters_returned_are_bounded_and_a_cut_is_reported() -> None:
     page = await fetch_text("y" * 5000, "text/plain", max_chars=1000)
     assert page.content == "y" * 1000 + "\n\n[cut: the first 1000 characters of 5000]"
     assert page.content_length == len(page.content)
 
 
 @pytest.mark.req("searchapp.fetch.size")
-async def test_a_page_that_unpacks_to_more_is_cut_where_it_unpacks() -> None:
+async def test_a_compressed_page_is_cut_while_it_is_unpacked() -> None:
     packed = gzip.compress(b"z" * 50_000_000)
     assert len(packed) < 100_000
 
@@ -230,28 +230,28 @@ async def test_a_page_that_unpacks_to_more_is_cut_where_it_unpacks() -> None:
 
     async with (
         serve_site(answer) as site,
-        open_fetcher(max_bytes=100_000, max_chars=200_000) as made,
+        open_fetcher(max_bytes=100_000, max_chars=200_000) as fetcher,
     ):
-        page = await made.fetch(site.url)
+        page = await fetcher.fetch(site.url)
     assert page.content.startswith("z" * 100_000 + "\n\n[cut")
 
 
 @pytest.mark.req("searchapp.fetch.time")
 @pytest.mark.clock
-async def test_a_site_that_never_answers_is_not_waited_for() -> None:
+async def test_a_site_that_never_answers_times_out() -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with serve_site(answer) as site, open_fetcher(timeout=0.3) as made:
+    async with serve_site(answer) as site, open_fetcher(timeout=0.3) as fetcher:
         start = time.monotonic()
         with pytest.raises(FetchError, match=r"longer than 0\.3 s"):
-            await made.fetch(site.url)
+            await fetcher.fetch(site.url)
     assert time.monotonic() - start < 5
 
 
 @pytest.mark.req("searchapp.fetch.time")
-async def test_a_site_that_drips_is_not_waited_for() -> None:
+async def test_a_site_that_sends_slowly_times_out() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
@@ -259,14 +259,14 @@ async def test_a_site_that_drips_is_not_waited_for() -> None:
             await response.write(b"x")
             await asyncio.sleep(0.05)
 
-    async with serve_site(answer) as site, open_fetcher(timeout=0.5) as made:
+    async with serve_site(answer) as site, open_fetcher(timeout=0.5) as fetcher:
         with pytest.raises(FetchError, match=r"longer than 0\.5 s"):
-            await made.fetch(site.url)
+            await fetcher.fetch(site.url)
 
 
 def list_reader_processes() -> set[str]:
-    """The readers of pages that this process has started and that still are."""
-    found = set()
+    """The page readers that this process has started and that still run."""
+    processes = set()
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             parent = status.read_text().split("PPid:\t")[1].split("\n")[0]
@@ -274,13 +274,13 @@ def list_reader_processes() -> set[str]:
         except (OSError, IndexError):
             continue
         if parent == str(os.getpid()) and b"crabtalk_search.page" in words:
-            found.add(status.parent.name)
-    return found
+            processes.add(status.parent.name)
+    return processes
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
 @pytest.mark.one_loop
-async def test_a_page_made_to_be_parsed_for_minutes_is_given_up() -> None:
+async def test_a_page_that_takes_minutes_to_parse_is_given_up() -> None:
     deep = "<div>" * 100_000
     with pytest.raises(FetchError, match="longer than 1 s"):
         await fetch_text(deep, timeout=1)
@@ -289,20 +289,20 @@ async def test_a_page_made_to_be_parsed_for_minutes_is_given_up() -> None:
 
 @pytest.mark.req("searchapp.fetch.hostile")
 @pytest.mark.one_loop
-async def test_a_page_made_to_become_enormous_is_cut_where_it_is_read() -> None:
-    """Each link becomes a whole address."""
+async def test_a_page_that_grows_enormous_is_cut_in_the_page_reader() -> None:
+    """Each link is made into a long absolute address."""
     links = "<a href=x>y</a>" * 20_000
     async with (
         serve_site(make_handler(links)) as site,
-        open_fetcher(max_chars=1000, timeout=30) as made,
+        open_fetcher(max_chars=1000, timeout=30) as fetcher,
     ):
-        page = await made.fetch(f"{site.url}/{'d' * 4000}/")
+        page = await fetcher.fetch(f"{site.url}/{'d' * 4000}/")
     assert page.content_length < 1100
     assert "[cut: the first 1000 characters of 8" in page.content
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
-async def test_a_file_where_we_happen_to_be_is_not_run(
+async def test_a_module_in_the_working_directory_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("json.py", "selectolax.py", "crabtalk_search.py"):
@@ -313,17 +313,17 @@ async def test_a_file_where_we_happen_to_be_is_not_run(
 
 @pytest.mark.req("searchapp.fetch.hostile")
 @pytest.mark.one_loop
-async def test_while_such_a_page_is_read_others_are_too() -> None:
+async def test_other_pages_are_read_while_a_slow_page_is_parsed() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         text = "<div>" * 100_000 if request.path == "/deep" else "<p>fine</p>"
         return web.Response(text=text, content_type="text/html")
 
-    async with serve_site(answer) as site, open_fetcher(timeout=30) as made:
-        slow = asyncio.ensure_future(made.fetch(f"{site.url}/deep"))
+    async with serve_site(answer) as site, open_fetcher(timeout=30) as fetcher:
+        slow = asyncio.ensure_future(fetcher.fetch(f"{site.url}/deep"))
         async with asyncio.timeout(20):
             while not list_reader_processes():
                 await asyncio.sleep(0.01)
-            page = await made.fetch(site.url)
+            page = await fetcher.fetch(site.url)
         assert page.content == "fine"
         assert not slow.done()
         slow.cancel()
@@ -332,7 +332,7 @@ async def test_while_such_a_page_is_read_others_are_too() -> None:
 
 
 def fetch_bomb(bomb: str) -> tuple[str, int]:
-    """Why it was refused, and the memory of the largest process that read it, in bytes."""
+    """Why it was refused, and the peak memory of its largest page reader in bytes."""
     refusal = ""
     try:
         asyncio.run(fetch_text(bomb, timeout=40))
@@ -344,10 +344,10 @@ def fetch_bomb(bomb: str) -> tuple[str, int]:
 @pytest.mark.req("searchapp.fetch.hostile")
 @pytest.mark.one_loop
 @pytest.mark.slow
-async def test_a_page_made_to_fill_the_memory_fails_alone() -> None:
-    """Each paragraph has all the open formatting elements in it anew."""
+async def test_a_page_that_fills_the_memory_fails_alone() -> None:
+    """Each paragraph opens all formatting elements again."""
     bomb = "<p>" + "".join(f"<font a={n}>" for n in range(3_000)) + "</p><p>x" * 10_000
-    # In a process of its own: the kernel remembers the largest child that a process ever had.
+    # In a process of its own: the kernel reports the largest child a process ever had.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         refusal, largest = await asyncio.wrap_future(pool.submit(fetch_bomb, bomb))
     assert "too deep or too large to read" in refusal
@@ -357,10 +357,10 @@ async def test_a_page_made_to_fill_the_memory_fails_alone() -> None:
 
 @pytest.mark.req("searchapp.fetch.errors")
 @pytest.mark.parametrize("status", [404, 403, 500])
-async def test_a_page_that_is_not_there_is_an_error(status: int) -> None:
-    async with serve_site(make_handler("sorry", status)) as site, open_fetcher() as made:
+async def test_an_http_error_status_is_an_error(status: int) -> None:
+    async with serve_site(make_handler("sorry", status)) as site, open_fetcher() as fetcher:
         with pytest.raises(FetchError, match=f"answered {status}"):
-            await made.fetch(site.url)
+            await fetcher.fetch(site.url)
 
 
 @pytest.mark.req("searchapp.fetch.errors")
@@ -374,9 +374,9 @@ async def test_a_connection_that_breaks_off_is_an_error() -> None:
         request.transport.abort()
         return response
 
-    async with serve_site(answer) as site, open_fetcher() as made:
+    async with serve_site(answer) as site, open_fetcher() as fetcher:
         with pytest.raises(FetchError, match="broke off"):
-            await made.fetch(site.url)
+            await fetcher.fetch(site.url)
 
 
 @pytest.mark.req("searchapp.fetch.errors")
@@ -385,43 +385,43 @@ async def test_a_page_that_cannot_be_unpacked_is_an_error() -> None:
         headers = {"Content-Encoding": "gzip", "Content-Type": "text/plain"}
         return web.Response(body=b"not gzip at all", headers=headers)
 
-    async with serve_site(answer) as site, open_fetcher() as made:
+    async with serve_site(answer) as site, open_fetcher() as fetcher:
         with pytest.raises(FetchError, match="broke off"):
-            await made.fetch(site.url)
+            await fetcher.fetch(site.url)
 
 
 @pytest.mark.req("searchapp.fetch.errors")
-async def test_a_site_that_cannot_show_who_it_is_is_an_error() -> None:
+async def test_an_invalid_certificate_is_an_error() -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)
-    async with serve_site(make_handler("secret"), tls=tls) as site, open_fetcher() as made:
+    async with serve_site(make_handler("secret"), tls=tls) as site, open_fetcher() as fetcher:
         with pytest.raises(FetchError, match="certificate"):
-            await made.fetch(f"https://127.0.0.1:{site.port}/")
+            await fetcher.fetch(f"https://127.0.0.1:{site.port}/")
     assert site.requests == []
 
 
 @pytest.mark.req("searchapp.fetch.errors")
-async def test_an_error_does_not_repeat_an_address_at_length() -> None:
-    async with serve_site(make_handler("", 404)) as site, open_fetcher() as made:
+async def test_an_error_shortens_a_long_address() -> None:
+    async with serve_site(make_handler("", 404)) as site, open_fetcher() as fetcher:
         with pytest.raises(FetchError, match="answered 404") as caught:
-            await made.fetch(f"{site.url}/{'x' * 5000}")
+            await fetcher.fetch(f"{site.url}/{'x' * 5000}")
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.req("searchapp.fetch.errors")
 async def test_an_address_that_is_too_long_is_refused() -> None:
-    async with open_fetcher() as made:
+    async with open_fetcher() as fetcher:
         with pytest.raises(FetchError, match="longer than 8000 characters"):
-            await made.fetch("https://a.example/" + "x" * 8000)
+            await fetcher.fetch("https://a.example/" + "x" * 8000)
 
 
 @pytest.mark.req("searchapp.fetch.errors")
-async def test_nobody_there_is_an_error() -> None:
+async def test_a_refused_connection_is_an_error() -> None:
     async with serve_site(make_handler("")) as site:
-        gone = LocalSite(site.port)
-    async with open_fetcher() as made:
+        closed_site = LocalSite(site.port)
+    async with open_fetcher() as fetcher:
         with pytest.raises(FetchError, match="cannot connect"):
-            await made.fetch(gone.url)
+            await fetcher.fetch(closed_site.url)
 
 
 @pytest.mark.req("searchapp.fetch.charset")
@@ -430,6 +430,6 @@ async def test_a_page_is_read_in_the_charset_the_server_names() -> None:
         body = "<title>Гавань</title><p>прилив</p>".encode("koi8-r")
         return web.Response(body=body, headers={"Content-Type": "text/html; charset=KOI8-R"})
 
-    async with serve_site(answer) as site, open_fetcher() as made:
-        page = await made.fetch(site.url)
+    async with serve_site(answer) as site, open_fetcher() as fetcher:
+        page = await fetcher.fetch(site.url)
     assert (page.title, page.content) == ("Гавань", "прилив")

@@ -1,4 +1,4 @@
-"""Metasearch: all engines at once, none waited for beyond its time, none taking down the others."""
+"""Metasearch: asks all engines at once with a deadline each; a broken one affects no other."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from crabtalk_search.metasearch import EngineFailure, Metasearch, make_engines
 
 @dataclass
 class ScriptedEngine:
-    """An engine that does what it is told."""
+    """An engine with a scripted answer."""
 
     id: str
     act: Callable[[str, int], Awaitable[list[EngineHit]]]
@@ -69,7 +69,7 @@ async def test_engines_are_asked_at_once() -> None:
 
 @pytest.mark.req("searchapp.search.errors")
 @pytest.mark.clock
-async def test_what_is_wrong_with_an_engine_is_reported_beside_what_the_others_found() -> None:
+async def test_the_failure_of_an_engine_is_reported_beside_the_results_of_others() -> None:
     search = make_metasearch(
         ScriptedEngine("a", raise_engine_error),
         ScriptedEngine("b", find_one),
@@ -89,14 +89,14 @@ async def test_what_is_wrong_with_an_engine_is_reported_beside_what_the_others_f
 
 
 @pytest.mark.req("searchapp.search.errors")
-async def test_an_answer_nobody_gave_is_empty_and_says_why() -> None:
+async def test_an_answer_of_no_engine_is_empty_and_says_why() -> None:
     answer = await make_metasearch(ScriptedEngine("a", raise_engine_error)).search("tides")
     assert answer.results == []
     assert answer.engine_errors == [EngineFailure("a", "out of order")]
 
 
 @pytest.mark.req("searchapp.cache")
-async def test_a_question_asked_again_is_not_passed_on() -> None:
+async def test_a_repeated_query_is_answered_from_the_cache() -> None:
     engine = ScriptedEngine("a", find_one)
     search = make_metasearch(engine)
     first = await search.search("tide  tables ")
@@ -107,7 +107,7 @@ async def test_a_question_asked_again_is_not_passed_on() -> None:
 
 
 @pytest.mark.req("searchapp.cache")
-async def test_an_answer_nobody_gave_is_not_kept() -> None:
+async def test_an_answer_of_no_engine_is_not_cached() -> None:
     engine = ScriptedEngine("a", raise_engine_error)
     search = make_metasearch(engine)
     await search.search("tides")
@@ -116,7 +116,7 @@ async def test_an_answer_nobody_gave_is_not_kept() -> None:
 
 
 @pytest.mark.req("searchapp.search.pages")
-async def test_an_engine_without_pages_is_asked_for_the_first_only() -> None:
+async def test_an_engine_without_pages_is_only_asked_for_the_first_page() -> None:
     paged, single = ScriptedEngine("a", find_one), ScriptedEngine("b", find_one, has_pages=False)
     search = make_metasearch(paged, single)
     assert [r.engines for r in (await search.search("tides", 0)).results] == [["a", "b"]]
@@ -128,7 +128,7 @@ async def test_an_engine_without_pages_is_asked_for_the_first_only() -> None:
 @pytest.mark.parametrize(
     ("query", "page"), [("", 0), (" \n", 0), ("x" * 2001, 0), ("tides", -1), ("tides", 101)]
 )
-async def test_what_cannot_be_asked_is_refused_before_any_engine_is(query: str, page: int) -> None:
+async def test_an_invalid_query_is_refused_before_any_request(query: str, page: int) -> None:
     engine = ScriptedEngine("a", find_one)
     with pytest.raises(SearchError, match=":"):
         await make_metasearch(engine).search(query, page)
@@ -136,7 +136,7 @@ async def test_what_cannot_be_asked_is_refused_before_any_engine_is(query: str, 
 
 
 @pytest.mark.req("searchapp.search.max_results")
-async def test_twenty_results_are_the_most_by_default() -> None:
+async def test_the_default_limit_is_twenty_results() -> None:
     async def many(query: str, page: int) -> list[EngineHit]:
         return [EngineHit("t", f"https://{n}.example", "") for n in range(50)]
 
@@ -146,14 +146,14 @@ async def test_twenty_results_are_the_most_by_default() -> None:
 
 
 @pytest.mark.req("searchapp.search.parallel")
-async def test_cancelled_it_waits_for_no_engine() -> None:
-    left = asyncio.Event()
+async def test_cancellation_cancels_the_requests() -> None:
+    cancelled = asyncio.Event()
 
     async def notices(query: str, page: int) -> list[EngineHit]:
         try:
             return await hang_forever(query, page)
         finally:
-            left.set()
+            cancelled.set()
 
     engine = ScriptedEngine("a", notices)
     task = asyncio.ensure_future(
@@ -164,15 +164,15 @@ async def test_cancelled_it_waits_for_no_engine() -> None:
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-    assert left.is_set()
+    assert cancelled.is_set()
 
 
 @pytest.mark.req("searchapp.engines")
-def test_the_five_free_engines_are_asked_unless_told_otherwise() -> None:
+def test_the_five_free_engines_are_the_default() -> None:
     free = ["bing", "brave", "duck_duck_go", "mojeek", "wikipedia"]
     assert [engine.id for engine in make_engines(SearchConfig())] == free
-    told = {"searxng": "http://s", "brave_api": "k", "tavily": "k"}
-    config = SearchConfig(engines=(*told, "ddgs"), engine_settings=told)
+    settings = {"searxng": "http://s", "brave_api": "k", "tavily": "k"}
+    config = SearchConfig(engines=(*settings, "ddgs"), engine_settings=settings)
     assert [engine.id for engine in make_engines(config)] == [
         "searxng",
         "brave_api",

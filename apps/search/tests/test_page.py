@@ -1,4 +1,4 @@
-"""Pages: what they say is kept, what surrounds it is not."""
+"""Pages: the content is extracted, and what surrounds it is dropped."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def extract_text(html: str) -> str:
 @pytest.mark.parametrize(
     "tag", ["script", "style", "nav", "footer", "header", "aside", "noscript", "svg", "iframe"]
 )
-def test_what_surrounds_a_page_is_dropped(tag: str) -> None:
+def test_elements_around_the_content_are_dropped(tag: str) -> None:
     html = f"<body><{tag}>gone</{tag}><p>kept</p><{tag}>gone</{tag}></body>"
     assert extract_text(html) == "kept"
 
@@ -33,7 +33,7 @@ def test_forms_are_dropped_unless_they_are_the_page() -> None:
 
 
 @pytest.mark.req("searchapp.fetch.readable")
-def test_blocks_are_apart_and_lists_tables_and_code_survive() -> None:
+def test_blocks_are_separated_and_lists_tables_and_code_survive() -> None:
     html = """
     <h1>Tides</h1><p>One</p><p>Two<br>lines</p>
     <ul><li>a</li><li>b</li></ul>
@@ -49,7 +49,7 @@ def test_blocks_are_apart_and_lists_tables_and_code_survive() -> None:
 
 
 @pytest.mark.req("searchapp.fetch.readable")
-def test_links_are_whole_and_pictures_are_left_out() -> None:
+def test_links_are_absolute_and_pictures_are_left_out() -> None:
     html = '<p><a href="../x">up</a> <img src="a.png" alt="A picture"> <a href="#p">here</a></p>'
     text = extract_text(html)
     assert "[up](https://tides.example/x)" in text
@@ -57,7 +57,7 @@ def test_links_are_whole_and_pictures_are_left_out() -> None:
 
 
 @pytest.mark.req("searchapp.fetch.readable")
-def test_the_part_that_says_it_is_the_content_is_taken() -> None:
+def test_the_element_marked_as_content_is_used() -> None:
     html = (
         "<div>menu</div><main><article><header><h1>Tides</h1></header><p>High</p></article></main>"
     )
@@ -65,7 +65,7 @@ def test_the_part_that_says_it_is_the_content_is_taken() -> None:
 
 
 @pytest.mark.req("searchapp.fetch.readable")
-def test_a_part_that_says_so_but_is_small_is_not() -> None:
+def test_a_small_element_marked_as_content_is_not_used() -> None:
     html = "<article>teaser</article><div><p>A much longer text than that teaser is.</p></div>"
     assert "much longer" in extract_text(html)
 
@@ -81,13 +81,13 @@ def test_a_part_that_says_so_but_is_small_is_not() -> None:
         ("<svg><title>an icon</title></svg><h1>B</h1>", "B"),
     ],
 )
-def test_the_title_is_the_best_there_is(html: str, title: str) -> None:
+def test_the_best_available_title_is_used(html: str, title: str) -> None:
     assert extract_readable(html, URL)[0] == title
 
 
 @pytest.mark.req("searchapp.fetch.hostile")
 @given(st.text("<>/= \"'&;#abdivpfontableslect!-[]\n\0", max_size=200))
-def test_no_page_is_an_error(html: str) -> None:
+def test_any_html_can_be_extracted(html: str) -> None:
     title, text = extract_readable(html, URL)
     assert isinstance(title, str)
     assert isinstance(text, str)

@@ -1,4 +1,4 @@
-"""Ranking: the sum of 1/position, half a point for each further engine, one page one result."""
+"""Ranking: the sum of 1/position, half a point for each further engine, one result per page."""
 
 import pytest
 from hypothesis import given
@@ -13,13 +13,15 @@ def make_hits(*urls: str) -> list[EngineHit]:
 
 
 @pytest.mark.req("searchapp.ranking")
-def test_a_page_scores_the_sum_of_its_places_and_half_a_point_for_each_further_engine() -> None:
-    found = {
+def test_a_page_scores_the_sum_of_1_over_position_and_half_a_point_for_each_further_engine() -> (
+    None
+):
+    hits_by_engine = {
         "bing": make_hits("https://a.example", "https://b.example", "https://c.example"),
         "brave": make_hits("https://b.example", "https://c.example"),
         "mojeek": make_hits("https://d.example", "https://x.example", "https://c.example"),
     }
-    assert [(r.url, r.engines, r.score) for r in rank_hits(found, 4)] == [
+    assert [(r.url, r.engines, r.score) for r in rank_hits(hits_by_engine, 4)] == [
         ("https://c.example", ["bing", "brave", "mojeek"], 1 / 3 + 1 / 2 + 0.5 + 1 / 3 + 0.5),
         ("https://b.example", ["bing", "brave"], 1 / 2 + 1 + 0.5),
         ("https://a.example", ["bing"], 1.0),
@@ -28,13 +30,13 @@ def test_a_page_scores_the_sum_of_its_places_and_half_a_point_for_each_further_e
 
 
 @pytest.mark.req("searchapp.ranking")
-def test_the_longest_description_is_kept_with_the_first_title_and_address() -> None:
-    found = {
+def test_the_longest_description_and_the_first_title_and_address_are_used() -> None:
+    hits_by_engine = {
         "bing": [EngineHit("First", "https://www.a.example/?utm_source=x", "short")],
         "brave": [EngineHit("Second", "https://a.example", "a longer one")],
         "mojeek": [EngineHit("Third", "https://a.example/", "shorter")],
     }
-    [result] = rank_hits(found, 20)
+    [result] = rank_hits(hits_by_engine, 20)
     assert result.title == "First"
     assert result.url == "https://www.a.example/?utm_source=x"
     assert result.description == "a longer one"
@@ -47,9 +49,12 @@ def test_an_engine_that_names_a_page_twice_counts_once() -> None:
 
 
 @pytest.mark.req("searchapp.ranking")
-def test_no_more_than_the_best_are_kept() -> None:
-    found = {"bing": make_hits(*(f"https://{n}.example" for n in range(50)))}
-    assert [r.url for r in rank_hits(found, 2)] == ["https://0.example", "https://1.example"]
+def test_only_the_best_results_are_returned() -> None:
+    hits_by_engine = {"bing": make_hits(*(f"https://{n}.example" for n in range(50)))}
+    assert [r.url for r in rank_hits(hits_by_engine, 2)] == [
+        "https://0.example",
+        "https://1.example",
+    ]
 
 
 @pytest.mark.req("searchapp.ranking.key")
@@ -65,13 +70,13 @@ def test_no_more_than_the_best_are_kept() -> None:
         ("https://a.example/x?ref=", "https://a.example/x"),
     ],
 )
-def test_addresses_that_are_one_page_have_one_key(url: str, same: str) -> None:
+def test_addresses_of_one_page_have_the_same_key(url: str, same: str) -> None:
     assert normalize_url(url) == same
 
 
 @pytest.mark.req("searchapp.ranking.key")
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("https://a.example/x?id=1", "https://a.example/x?id=2"),
         ("http://a.example", "https://a.example"),
@@ -80,8 +85,8 @@ def test_addresses_that_are_one_page_have_one_key(url: str, same: str) -> None:
         ("https://wwwa.example", "https://a.example"),
     ],
 )
-def test_addresses_that_may_be_two_pages_have_two_keys(one: str, other: str) -> None:
-    assert normalize_url(one) != normalize_url(other)
+def test_addresses_of_different_pages_have_different_keys(first: str, second: str) -> None:
+    assert normalize_url(first) != normalize_url(second)
 
 
 urls = st.sampled_from([f"https://{host}.example{tail}" for host in "abcd" for tail in ("", "/")])
@@ -90,9 +95,7 @@ lists = st.lists(urls.map(lambda url: EngineHit("t", url, "")), max_size=6)
 
 @pytest.mark.req("searchapp.ranking")
 @given(st.dictionaries(st.sampled_from(["bing", "brave", "mojeek"]), lists), st.integers(1, 5))
-def test_ranking_is_by_the_formula_whatever_was_found(
-    found: dict[str, list[EngineHit]], limit: int
-) -> None:
+def test_any_hits_are_ranked_by_the_formula(found: dict[str, list[EngineHit]], limit: int) -> None:
     results = rank_hits(found, limit)
     best: dict[str, dict[str, int]] = {}
     for engine, listed in found.items():

@@ -1,4 +1,4 @@
-"""Content: which bytes are text, and in which charset."""
+"""Text decoding: which bytes are text, and in which charset."""
 
 import codecs
 
@@ -41,7 +41,7 @@ def test_bytes_become_characters(data: bytes, charset: str | None, text: str) ->
 
 @pytest.mark.req("searchapp.fetch.charset")
 @given(st.binary(max_size=200), st.one_of(st.none(), st.text(max_size=10)))
-def test_no_bytes_and_no_charset_are_an_error(data: bytes, charset: str | None) -> None:
+def test_any_bytes_and_charset_can_be_decoded(data: bytes, charset: str | None) -> None:
     assert isinstance(decode_text(data, charset), str)
 
 
@@ -63,5 +63,7 @@ def test_no_bytes_and_no_charset_are_an_error(data: bytes, charset: str | None) 
         ("application/octet-stream", b"words", "text"),
     ],
 )
-def test_the_kind_of_a_response(content_type: str, start: bytes, kind: str | None) -> None:
+def test_the_kind_of_a_response_is_detected(
+    content_type: str, start: bytes, kind: str | None
+) -> None:
     assert detect_content_kind(content_type, start) == kind

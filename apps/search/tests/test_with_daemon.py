@@ -1,4 +1,4 @@
-"""crabtalk-search beside a daemon: found without configuration, and every agent can search."""
+"""crabtalk-search beside a daemon: found without configuration, for every agent."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ ASK = [("search", {"query": "tides"})]
 
 
 async def wait_until_connected(client: Client) -> None:
-    """Waits until the daemon has its tools."""
+    """Wait until the daemon has the tools."""
     async with asyncio.timeout(PATIENCE), aclosing(client.subscribe_mcp_events()) as events:
         async for event in events:
             if (event.name, event.kind) == ("search", wire.MCP_EVENT_KIND_CONNECTED):
@@ -52,5 +52,7 @@ async def test_an_agent_searches_and_does_so_again_after_the_component_was_kille
                     await asyncio.sleep(0.01)
         async with run_component(daemon.home):
             await wait_until_connected(client)
-            (again,) = await run_tool_calls(client, "twin", ASK)
-            assert json.loads(again.output)["results"] == json.loads(first.output)["results"]
+            (second_answer,) = await run_tool_calls(client, "twin", ASK)
+            assert (
+                json.loads(second_answer.output)["results"] == json.loads(first.output)["results"]
+            )

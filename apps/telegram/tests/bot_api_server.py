@@ -1,11 +1,11 @@
-"""A server that speaks the Bot API over real HTTP, for the gateway to be tested against.
+"""A server that speaks the Bot API over real HTTP, for testing the gateway.
 
-    async with bot_api() as api:
-        api.says("hello", person="7")
-        await api.until(lambda: api.texts("7"))
+    async with run_bot_api() as api:
+        api.add_message("hello", person="7")
+        await api.wait_until(lambda: api.texts_in("7"))
 
-It counts, parses and refuses as Telegram does. What it was told to do wrong it does once:
-`api.fail("sendMessage", Fault(429, retry_after=1))`.
+It counts, parses and refuses as Telegram does. Injected faults happen once:
+`api.inject_faults("sendMessage", TelegramFault(429, retry_after=1))`.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ AUTH_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 @dataclass(frozen=True)
 class TelegramFault:
-    """A status; 0 cuts the connection, before or after the deed was done. `page` is no JSON."""
+    """A status; 0 cuts the connection, before or after the request was carried out. `page` is
+    a body that is no JSON."""
 
     status: int
     description: str = "as told"
@@ -51,7 +52,7 @@ class TelegramFault:
 class TelegramMessage:
     id: str
     chat: str
-    text: str  # as it is seen
+    text: str  # the visible text
     raw: str
     entities: list[MarkdownEntity] = field(default_factory=list)
     buttons: list[list[dict[str, str]]] = field(default_factory=list)
@@ -86,8 +87,8 @@ class BotApiServer:
         self.offered_in: dict[str, list[str]] = {}  # by chat
         self.blocked: set[str] = set()
         self.webhook: dict[str, Any] = {}
-        self.listener = ""  # where a proxy would bring what comes to the webhook's address
-        self.redelivers = False  # gives what it has given before, confirmed or not
+        self.listener = ""  # where a proxy would send requests for the webhook's address
+        self.redelivers = False  # repeats updates, even confirmed ones
         self.is_away = False
         self.offsets: list[int] = []
         self._faults: dict[str, deque[TelegramFault]] = {}
@@ -107,7 +108,7 @@ class BotApiServer:
         is_bot: bool = False,
         **more: Any,
     ) -> int:
-        """The id of the update. `more` is of the message, as the Bot API spells it."""
+        """Returns the id of the update. `more` has fields of the message in the Bot API."""
         number = update or next(self._numbers)
         message = {
             "message_id": number + 1_000_000,
@@ -156,11 +157,11 @@ class BotApiServer:
 
     def add_photo(self, data: bytes, person: str = "7", **more: Any) -> int:
         sizes = []
-        for side in (90, 800):
+        for size in (90, 800):
             key = f"p{next(self._numbers)}"
-            self.files[key] = data if side == 800 else b"small"
+            self.files[key] = data if size == 800 else b"small"
             sizes.append(
-                {"file_id": key, "file_unique_id": f"u{side}", "width": side, "height": side}
+                {"file_id": key, "file_unique_id": f"u{size}", "width": size, "height": size}
             )
         return self.add_message("", person, photo=sizes, **more)
 
@@ -178,11 +179,11 @@ class BotApiServer:
     def inject_faults(self, method: str, *faults: TelegramFault) -> None:
         self._faults.setdefault(method, deque()).extend(faults)
 
-    async def wait_until(self, claim: Callable[[], Any]) -> None:
+    async def wait_until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not claim():
+            while not condition():
                 self.changed.clear()
-                if not claim():
+                if not condition():
                     await self.changed.wait()
 
     # ── The service ─────────────────────────────────────────────────────────────────────────
@@ -238,59 +239,59 @@ class BotApiServer:
         raise BotApiRefusalError(fault.status, fault.description, **parameters)
 
     async def _read_arguments(self, request: web.Request) -> dict[str, Any]:
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for key, value in (await request.post()).items():
             if isinstance(value, web.FileField):
-                given[key] = (value.filename, value.file.read())
+                arguments[key] = (value.filename, value.file.read())
             else:
-                given[key] = value
-        return given
+                arguments[key] = value
+        return arguments
 
-    async def _call_method(self, method: str, given: dict[str, Any]) -> Any:
+    async def _call_method(self, method: str, arguments: dict[str, Any]) -> Any:
         match method:
             case "getMe":
                 return ME
             case "getUpdates":
-                return await self._updates(given)
+                return await self._updates(arguments)
             case "deleteWebhook":
                 self.webhook = {}
                 return True
             case "setWebhook":
-                self.webhook = given
+                self.webhook = arguments
                 return True
             case "setMyCommands":
-                offered = [one["command"] for one in json.loads(given["commands"])]
-                if "scope" in given:
-                    self.offered_in[str(json.loads(given["scope"])["chat_id"])] = offered
+                offered = [item["command"] for item in json.loads(arguments["commands"])]
+                if "scope" in arguments:
+                    self.offered_in[str(json.loads(arguments["scope"])["chat_id"])] = offered
                 else:
                     self.offered = offered
                 return True
             case "answerCallbackQuery":
-                self.answered_presses.append(given["callback_query_id"])
+                self.answered_presses.append(arguments["callback_query_id"])
                 return True
             case "sendChatAction":
-                self._check_blocked(given["chat_id"])
-                self.typing.append(given["chat_id"])
+                self._check_blocked(arguments["chat_id"])
+                self.typing.append(arguments["chat_id"])
                 return True
             case "getFile":
-                if given["file_id"] not in self.files:
+                if arguments["file_id"] not in self.files:
                     raise BotApiRefusalError(400, "Bad Request: invalid file_id")
-                path = f"documents/{given['file_id']}"
-                return {"file_id": given["file_id"], "file_unique_id": "u", "file_path": path}
+                path = f"documents/{arguments['file_id']}"
+                return {"file_id": arguments["file_id"], "file_unique_id": "u", "file_path": path}
             case "sendMessage":
-                return self._send(given)
+                return self._send(arguments)
             case "editMessageText":
-                return self._edit(given)
+                return self._edit(arguments)
             case "sendPhoto" | "sendDocument":
-                return self._upload(method.removeprefix("send").lower(), given)
+                return self._upload(method.removeprefix("send").lower(), arguments)
         raise BotApiRefusalError(404, "Not Found")
 
-    async def _updates(self, given: dict[str, Any]) -> list[dict[str, Any]]:
+    async def _updates(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         if self.webhook:
             raise BotApiRefusalError(
                 409, "Conflict: can't use getUpdates method while webhook is active"
             )
-        offset = int(given.get("offset", 0))
+        offset = int(arguments.get("offset", 0))
         if offset:
             self.offsets.append(offset)
         repeated = [one for key, one in self.pending.items() if key < offset]
@@ -298,8 +299,8 @@ class BotApiServer:
             del self.pending[key]
         if self.redelivers and repeated:
             return repeated
-        # Not as long as was asked for, so that nothing waits for the end of a test.
-        deadline = time.monotonic() + min(float(given.get("timeout", 0)), 0.5)
+        # Shorter than requested, so that no test waits for it at its end.
+        deadline = time.monotonic() + min(float(arguments.get("timeout", 0)), 0.5)
         while True:
             found = [one for key, one in self.pending.items() if key >= offset]
             if found or time.monotonic() > deadline or self.webhook:
@@ -321,19 +322,19 @@ class BotApiServer:
             raise BotApiRefusalError(403, "Forbidden: bot was blocked by the user")
 
     def _parse_text(
-        self, given: dict[str, Any], key: str = "text"
+        self, arguments: dict[str, Any], key: str = "text"
     ) -> tuple[str, list[MarkdownEntity]]:
-        text: str = given.get(key, "")
+        text: str = arguments.get(key, "")
         entities: list[MarkdownEntity] = []
-        if given.get("parse_mode") == "MarkdownV2":
+        if arguments.get("parse_mode") == "MarkdownV2":
             try:
                 text, entities = parse_markdown_v2(text)
             except MarkdownV2Error as error:
                 raise BotApiRefusalError(
                     400, f"Bad Request: can't parse entities: {error}"
                 ) from None
-        if "entities" in given:
-            entities = [read_entity(one, text) for one in json.loads(given["entities"])]
+        if "entities" in arguments:
+            entities = [read_entity(item, text) for item in json.loads(arguments["entities"])]
         text = text.strip()
         if key == "text" and not text:
             raise BotApiRefusalError(400, "Bad Request: message text is empty")
@@ -341,58 +342,65 @@ class BotApiServer:
             raise BotApiRefusalError(400, "Bad Request: message is too long")
         return text, entities
 
-    def _send(self, given: dict[str, Any]) -> dict[str, Any]:
-        chat = given["chat_id"]
+    def _send(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        chat = arguments["chat_id"]
         self._check_blocked(chat)
-        text, entities = self._parse_text(given)
+        text, entities = self._parse_text(arguments)
         return self._add_bot_message(
             TelegramMessage(
                 str(next(self._numbers)),
                 chat,
                 text,
-                given["text"],
+                arguments["text"],
                 entities,
-                parse_buttons(given),
-                str(json.loads(given.get("reply_parameters", "{}")).get("message_id", "")),
-                given.get("message_thread_id", ""),
+                parse_buttons(arguments),
+                str(json.loads(arguments.get("reply_parameters", "{}")).get("message_id", "")),
+                arguments.get("message_thread_id", ""),
             )
         )
 
-    def _upload(self, kind: str, given: dict[str, Any]) -> dict[str, Any]:
-        chat = given["chat_id"]
+    def _upload(self, kind: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        chat = arguments["chat_id"]
         self._check_blocked(chat)
-        text, entities = self._parse_text(given, "caption")
-        attached = given[kind]
+        text, entities = self._parse_text(arguments, "caption")
+        attached = arguments[kind]
         if isinstance(attached, str):  # attach://name
-            attached = given[attached.removeprefix("attach://")]
+            attached = arguments[attached.removeprefix("attach://")]
         name, data = attached
-        made = TelegramMessage(str(next(self._numbers)), chat, text, text, entities)
-        made.file = (kind, name, data)
-        return self._add_bot_message(made)
+        message = TelegramMessage(str(next(self._numbers)), chat, text, text, entities)
+        message.file = (kind, name, data)
+        return self._add_bot_message(message)
 
-    def _edit(self, given: dict[str, Any]) -> dict[str, Any]:
-        chat = given["chat_id"]
+    def _edit(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        chat = arguments["chat_id"]
         self._check_blocked(chat)
-        text, entities = self._parse_text(given)
-        found = next((one for one in self.messages_in(chat) if one.id == given["message_id"]), None)
-        if found is None:
+        text, entities = self._parse_text(arguments)
+        message = next(
+            (
+                message
+                for message in self.messages_in(chat)
+                if message.id == arguments["message_id"]
+            ),
+            None,
+        )
+        if message is None:
             raise BotApiRefusalError(400, "Bad Request: message to edit not found")
-        buttons = parse_buttons(given)
-        if (found.text, found.entities, found.buttons) == (text, entities, buttons):
+        buttons = parse_buttons(arguments)
+        if (message.text, message.entities, message.buttons) == (text, entities, buttons):
             raise BotApiRefusalError(
                 400,
                 "Bad Request: message is not modified: specified new message content and reply "
                 "markup are exactly the same",
             )
-        found.text, found.raw, found.entities = text, given["text"], entities
-        found.buttons = buttons
-        found.history.append(text)
-        return self._to_json(found)
+        message.text, message.raw, message.entities = text, arguments["text"], entities
+        message.buttons = buttons
+        message.history.append(text)
+        return self._to_json(message)
 
-    def _add_bot_message(self, made: TelegramMessage) -> dict[str, Any]:
-        made.history.append(made.text)
-        self.messages.append(made)
-        return self._to_json(made)
+    def _add_bot_message(self, message: TelegramMessage) -> dict[str, Any]:
+        message.history.append(message.text)
+        self.messages.append(message)
+        return self._to_json(message)
 
     def _to_json(self, message: TelegramMessage) -> dict[str, Any]:
         return {
@@ -403,10 +411,10 @@ class BotApiServer:
             "text": message.text,
         }
 
-    # ── Its webhook ─────────────────────────────────────────────────────────────────────────
+    # ── The webhook ─────────────────────────────────────────────────────────────────────────
 
     async def deliver_to_webhook(self, secret: str | None = None, data: bytes | None = None) -> int:
-        """Brings the first update that waits, as Telegram would. The status of the answer."""
+        """Deliver the oldest pending update, as Telegram would. Returns the answer's status."""
         number = next(iter(self.pending), 0)
         body = data if data is not None else json.dumps(self.pending[number]).encode()
         headers = {AUTH_HEADER: self.webhook["secret_token"] if secret is None else secret}
@@ -419,30 +427,30 @@ class BotApiServer:
             return reply.status
 
 
-def read_entity(given: Mapping[str, Any], text: str) -> MarkdownEntity:
-    """What a bot marked by place and length, which count UTF-16 units."""
-    start, end = 2 * given["offset"], 2 * (given["offset"] + given["length"])
+def read_entity(arguments: Mapping[str, Any], text: str) -> MarkdownEntity:
+    """Read an entity. Its offset and length count UTF-16 units."""
+    start, end = 2 * arguments["offset"], 2 * (arguments["offset"] + arguments["length"])
     units = text.encode("utf-16-le")
     if not 0 <= start < end <= len(units):
         raise BotApiRefusalError(400, "Bad Request: entity is outside of the text")
-    return MarkdownEntity(given["type"], units[start:end].decode("utf-16-le"))
+    return MarkdownEntity(arguments["type"], units[start:end].decode("utf-16-le"))
 
 
-def parse_buttons(given: dict[str, Any]) -> list[list[dict[str, str]]]:
-    found = json.loads(given.get("reply_markup", "{}")).get("inline_keyboard", [])
-    assert all(len(one["callback_data"].encode()) <= 64 for row in found for one in row)
-    return [[dict(one) for one in row] for row in found]
+def parse_buttons(arguments: dict[str, Any]) -> list[list[dict[str, str]]]:
+    found = json.loads(arguments.get("reply_markup", "{}")).get("inline_keyboard", [])
+    assert all(len(cell["callback_data"].encode()) <= 64 for row in found for cell in row)
+    return [[dict(cell) for cell in row] for row in found]
 
 
 def find_entities(text: str) -> Sequence[dict[str, Any]]:
-    """Mentions and commands, as Telegram finds them."""
+    """Find mentions and commands, as Telegram does."""
     return [
         {
-            "type": "mention" if found[0][0] == "@" else "bot_command",
-            "offset": len(text[: found.start()].encode("utf-16-le")) // 2,
-            "length": len(found[0]),
+            "type": "mention" if match[0][0] == "@" else "bot_command",
+            "offset": len(text[: match.start()].encode("utf-16-le")) // 2,
+            "length": len(match[0]),
         }
-        for found in ENTITY_PATTERN.finditer(text)
+        for match in ENTITY_PATTERN.finditer(text)
     ]
 
 

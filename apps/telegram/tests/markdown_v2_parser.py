@@ -1,6 +1,6 @@
-"""MarkdownV2 as Telegram reads it: strictly. What is not escaped where it has to be is an error.
+"""A strict MarkdownV2 parser, as Telegram's: a reserved character without escape is an error.
 
-Written from the description of the Bot API, and used by the server of the tests alone.
+Written from the description of the Bot API. Only the test server uses it.
 """
 
 import re
@@ -28,7 +28,7 @@ class MarkdownV2Error(ValueError):
 class MarkdownEntity:
     kind: str
     text: str
-    more: str = ""  # a link's address, a block's language
+    more: str = ""  # a link's address or a block's language
 
 
 class MarkdownV2Parser:
@@ -50,16 +50,20 @@ class MarkdownV2Parser:
         return self.text.startswith(words, self.position)
 
     def parse_next(self) -> None:
-        text, place = self.text, self.position
-        if text[place] == "\\" and place + 1 < len(text) and 0 < ord(text[place + 1]) < 127:
-            self.visible_text += text[place + 1]
+        text, position = self.text, self.position
+        if (
+            text[position] == "\\"
+            and position + 1 < len(text)
+            and 0 < ord(text[position + 1]) < 127
+        ):
+            self.visible_text += text[position + 1]
             self.position += 2
             return
         top = self.open_entities[-1][0] if self.open_entities else ""
         if top and self.is_end(top):
             self.close_entity(top)
-        elif top in ("code", "pre") or text[place] not in RESERVED:
-            self.visible_text += text[place]
+        elif top in ("code", "pre") or text[position] not in RESERVED:
+            self.visible_text += text[position]
             self.position += 1
         else:
             self.open_entity()
@@ -91,10 +95,10 @@ class MarkdownV2Parser:
 
     def open_entity(self) -> None:
         if self.starts_with("```"):
-            found = LANGUAGE.match(self.text, self.position + 3)
-            assert found is not None
-            self.position = found.end() + (self.text[found.end() : found.end() + 1] == "\n")
-            self.open_entities.append(("pre", len(self.visible_text), found[0]))
+            match = LANGUAGE.match(self.text, self.position + 3)
+            assert match is not None
+            self.position = match.end() + (self.text[match.end() : match.end() + 1] == "\n")
+            self.open_entities.append(("pre", len(self.visible_text), match[0]))
             return
         if self.starts_with(">") and (not self.visible_text or self.visible_text.endswith("\n")):
             self.position += 1
@@ -115,5 +119,5 @@ class MarkdownV2Parser:
 
 
 def parse_markdown_v2(text: str) -> tuple[str, list[MarkdownEntity]]:
-    """What is seen, and what is marked in it. Raises ParseError."""
+    """The visible text and its entities. Raises MarkdownV2Error."""
     return MarkdownV2Parser(text).parse()

@@ -1,4 +1,4 @@
-"""A daemon, a Bot API server and a gateway between them, all of it real but the model."""
+"""A daemon, a Bot API server and a gateway between them. Everything is real except the model."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -40,9 +40,9 @@ class TelegramWorld:
 
     @asynccontextmanager
     async def run_gateway(self, **changes: Any) -> AsyncIterator[TelegramService]:
-        """A gateway, until the block is left. It is cancelled then, as by SIGTERM."""
+        """Run a gateway while the block runs, then cancel it, as SIGTERM does."""
         settings = replace(self.settings, **changes)
-        async with open_telegram(settings, pace=RateLimiter(500.0, 0.05)) as service:
+        async with open_telegram(settings, rate_limiter=RateLimiter(500.0, 0.05)) as service:
             service.limits = replace(service.limits, edit_every=0.05)
             self.service = service
             gateway = self.gateway = Gateway(
@@ -57,33 +57,33 @@ class TelegramWorld:
                     await task
 
     async def wait_for_texts(self, *texts: str, chat: str = "7") -> None:
-        """Until the chat has exactly these messages."""
+        """Wait until the chat has exactly these messages."""
         try:
             await self.api.wait_until(lambda: self.api.texts_in(chat) == list(texts))
         except TimeoutError:
             raise AssertionError(self.api.texts_in(chat)) from None
 
-    async def wait_until(self, claim: Callable[[], Any]) -> None:
+    async def wait_until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not claim():
+            while not condition():
                 await asyncio.sleep(0.01)
 
     async def list_user_messages(self, sender: str = "tg:7") -> list[str]:
-        """What people said in a conversation, as the daemon has it."""
-        found: list[str] = []
+        """The messages of people in a conversation at the daemon."""
+        texts: list[str] = []
         offset: int | None = 0
         async with self.daemon.client() as client:
             while offset is not None:
                 try:
                     page = await client.list_messages("crab", sender=sender, offset=offset)
-                except ServerError:  # it has not begun
+                except ServerError:  # the conversation has not begun
                     break
-                found += [one.content for one in page.messages if one.role == "user"]
+                texts += [message.content for message in page.messages if message.role == "user"]
                 offset = page.next_offset if page.HasField("next_offset") else None
-        return found
+        return texts
 
     async def wait_until_idle(self) -> None:
-        """Until nothing is left to do."""
+        """Wait until no update is left."""
         gateway = self.gateway
         assert gateway is not None
         await self.wait_until(lambda: not self.api.pending and not gateway.statistics()["waiting"])

@@ -1,4 +1,4 @@
-"""The program: set up, paired, run and stopped; and its command line."""
+"""The program: setup, pairing, run and stop; and its command line."""
 
 import json
 import os
@@ -33,32 +33,32 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
         home, where = ("--home", w.home), ("--base-url", w.api.url)
         path = w.home / "config" / "telegram.toml"
 
-        said = await TELEGRAM_COMMAND.run_command("run", *home)
-        assert (said.code, "run `crabtalk-telegram setup`" in said.err) == (1, True), said
-        said = await TELEGRAM_COMMAND.run_command(
+        outcome = await TELEGRAM_COMMAND.run_command("run", *home)
+        assert (outcome.code, "run `crabtalk-telegram setup`" in outcome.err) == (1, True), outcome
+        outcome = await TELEGRAM_COMMAND.run_command(
             "setup", *home, *where, "--token-stdin", typed="1:wrong\n"
         )
-        assert (said.code, "does not know this token" in said.err) == (1, True), said
+        assert (outcome.code, "does not know this token" in outcome.err) == (1, True), outcome
         assert not path.exists(), "only a token that works is written"
-        said = await TELEGRAM_COMMAND.run_command(
+        outcome = await TELEGRAM_COMMAND.run_command(
             "setup", *home, *where, "--token-stdin", typed=w.api.token
         )
-        assert (said.code, "knows us as @crab_bot" in said.out) == (0, True), said
+        assert (outcome.code, "knows us as @crab_bot" in outcome.out) == (0, True), outcome
         assert path.stat().st_mode & 0o777 == 0o600
         assert load_settings(path, EXTRA_SETTINGS).token == w.api.token
-        said = await TELEGRAM_COMMAND.run_command("check", *home, "--json")
-        assert json.loads(said.out) == {"name": "@crab_bot", "allowed_users": []}
+        outcome = await TELEGRAM_COMMAND.run_command("check", *home, "--json")
+        assert json.loads(outcome.out) == {"name": "@crab_bot", "allowed_users": []}
 
         async with TELEGRAM_COMMAND.run_gateway(w.home, "--verbose") as process:
             await w.api.wait_until(lambda: w.api.calls["getUpdates"])
-            said = await TELEGRAM_COMMAND.run_command("pair", *home, "--json")
-            w.api.add_message(f"/start {json.loads(said.out)['code']}")
+            outcome = await TELEGRAM_COMMAND.run_command("pair", *home, "--json")
+            w.api.add_message(f"/start {json.loads(outcome.out)['code']}")
             await w.api.wait_until(lambda: w.api.texts_in())
             assert "Welcome" in w.api.texts_in()[0]
             w.api.add_message("hello")
             await w.api.wait_until(lambda: w.api.texts_in()[-1] == "heard: hello")
-            said = await TELEGRAM_COMMAND.run_command("run", *home)
-            assert (said.code, "already runs" in said.err) == (1, True), said
+            outcome = await TELEGRAM_COMMAND.run_command("run", *home)
+            assert (outcome.code, "already runs" in outcome.err) == (1, True), outcome
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
         assert load_settings(path, EXTRA_SETTINGS).allowed_users == ("7",)
@@ -75,12 +75,12 @@ async def test_at_a_terminal_it_asks_for_the_token_and_prints_a_code(home: Path)
     async with run_bot_api() as api:
         where, prompt = ("--home", home), "Token of Telegram: "
         code, screen = await TELEGRAM_COMMAND.run_at_terminal(
-            "setup", *where, "--base-url", api.url, types={prompt: f"{api.token}\n"}
+            "setup", *where, "--base-url", api.url, typed_after={prompt: f"{api.token}\n"}
         )
         assert (code, "knows us as @crab_bot" in screen) == (0, True), screen
         assert api.token not in screen
         code, screen = await TELEGRAM_COMMAND.run_at_terminal(
-            "run", *where, types={"from then on: ": "\x03"}
+            "run", *where, typed_after={"from then on: ": "\x03"}
         )
     assert code in (0, 130), screen
     assert re.search(r"serves you from then on: [A-Z2-9]{8}\n", screen)
@@ -100,30 +100,30 @@ async def test_crabup_starts_it_and_stops_it(tmp_path: Path, home: Path, has_sys
             assert "this is @crab_bot" in logs
             assert api.token not in logs
             await gateway.stop()
-        asked = api.calls["getUpdates"]
+        polls = api.calls["getUpdates"]
         api.add_message("hello")
-        assert (api.calls["getUpdates"], len(api.pending)) == (asked, 1)
+        assert (api.calls["getUpdates"], len(api.pending)) == (polls, 1)
 
 
 @pytest.mark.req("telegram.token")
-async def test_a_token_that_is_taken_back_ends_it_with_what_to_do(home: Path) -> None:
+async def test_a_revoked_token_ends_the_gateway_and_says_what_to_do(home: Path) -> None:
     async with run_bot_api() as api:
         changes = {"token": "1:no", "base_url": api.url, "allowed_users": [7]}
         write_settings(home / "config" / "telegram.toml", changes)
-        said = await TELEGRAM_COMMAND.run_command("run", "--home", home)
-    assert said.code == 1
-    assert said.err.splitlines()[-1].endswith("run `crabtalk-telegram setup`")
+        outcome = await TELEGRAM_COMMAND.run_command("run", "--home", home)
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].endswith("run `crabtalk-telegram setup`")
 
 
 @pytest.mark.req("telegram.webhook")
-async def test_a_port_that_is_taken_is_named(home: Path) -> None:
+async def test_a_port_in_use_is_reported(home: Path) -> None:
     async with run_bot_api() as api:
         listen = api.url.removeprefix("http://")
         changes = {"token": api.token, "base_url": api.url, "webhook_listen": listen}
         changes["webhook_url"] = "https://bot.example"
         write_settings(home / "config" / "telegram.toml", changes)
-        said = await TELEGRAM_COMMAND.run_command("run", "--home", home)
-    assert (said.code, f"cannot listen at {listen}" in said.err) == (1, True), said
+        outcome = await TELEGRAM_COMMAND.run_command("run", "--home", home)
+    assert (outcome.code, f"cannot listen at {listen}" in outcome.err) == (1, True), outcome
 
 
 # ── The command line itself ────────────────────────────────────────────────────────────────────
@@ -132,16 +132,16 @@ async def test_a_port_that_is_taken_is_named(home: Path) -> None:
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("telegram.cli.help")
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = await TELEGRAM_COMMAND.run_command(*words, "--help")
-    assert (said.code, said.err) == (0, "")
-    assert said.out == f"{PAGE.render_help(list(words))}\n"
-    assert " ".join(["crabtalk-telegram", *words]) in said.out.partition("Example")[2]
-    assert len(said.out.splitlines()) <= 24
-    assert max(map(len, said.out.splitlines())) <= 80
+    outcome = await TELEGRAM_COMMAND.run_command(*words, "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == f"{PAGE.render_help(list(words))}\n"
+    assert " ".join(["crabtalk-telegram", *words]) in outcome.out.partition("Example")[2]
+    assert len(outcome.out.splitlines()) <= 24
+    assert max(map(len, outcome.out.splitlines())) <= 80
 
 
 @pytest.mark.req("telegram.cli.help")
-def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
+def test_the_page_has_the_current_help_of_all_commands() -> None:
     page = PAGE.read_page()
     assert PAGE.refresh_blocks(page) == page, f"run python -m {PAGE.script}"
     assert sorted(PAGE.list_shown_commands(page)) == sorted(["", *main.commands])
@@ -154,16 +154,16 @@ def test_help_loads_nothing_of_telegram() -> None:
         "heavy = ('telegram', 'httpx', 'aiohttp', 'asyncio', 'msgspec', 'crabtalk.client')\n"
         "print([module for module in heavy if module in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout == b"[]\n"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert result.stdout == b"[]\n"
 
 
 @pytest.mark.req("telegram.cli.help")
-def test_the_installed_command_says_its_version() -> None:
-    done = subprocess.run(
+def test_the_installed_command_prints_its_version() -> None:
+    result = subprocess.run(
         [TELEGRAM_COMMAND.program, "--version"], capture_output=True, check=True, env=os.environ
     )
-    assert done.stdout.decode() == f"crabtalk-telegram {crabtalk_telegram.__version__}\n"
+    assert result.stdout.decode() == f"crabtalk-telegram {crabtalk_telegram.__version__}\n"
 
 
 @pytest.mark.req("telegram.docs")

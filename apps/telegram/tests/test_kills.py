@@ -1,4 +1,4 @@
-"""Killed at any moment, with its daemon, and cut off by the network, it loses nothing."""
+"""It loses nothing, even if it and its daemon are killed and the network cuts its messages."""
 
 import random
 from collections.abc import Callable
@@ -41,7 +41,7 @@ async def run_with_kills(path: Path, *, rounds: int, seed: int) -> GatewayKillRe
         def files(chat: str) -> list[tuple[str, bool]]:
             return [(m.file[1], bool(m.text)) for m in api.messages_in(chat) if m.file is not None]
 
-        town = KillScenarioSetup(
+        setup = KillScenarioSetup(
             daemon=daemon,
             journal=daemon.home / "telegram" / "journal",
             chats=CHATS,
@@ -55,7 +55,7 @@ async def run_with_kills(path: Path, *, rounds: int, seed: int) -> GatewayKillRe
             is_read=lambda: not api.pending,
             cut=cut,
         )
-        return await run_kill_scenario(town, rounds=rounds, seed=seed)
+        return await run_kill_scenario(setup, rounds=rounds, seed=seed)
 
 
 @pytest.mark.timeout(240)

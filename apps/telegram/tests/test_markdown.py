@@ -1,4 +1,4 @@
-"""Markdown as Telegram shows it: the marks are right, and the text is the same without them."""
+"""Markdown for Telegram: the markup is valid, and the visible text is the same without it."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from apps.telegram.tests.markdown_v2_parser import (
 from crabtalk_telegram.markdown import has_table, render_markdown_v2, render_plain
 from crabtalk_telegram.service import count_utf16_units
 
-# What agents write, in pieces that are put together in any way.
+# Pieces of what agents write, combined at random.
 PIECES = st.sampled_from(
     [
         *("*", "**", "***", "_", "__", "~~", "`", "``", "```", "\n```python\n", "\n```\n"),
@@ -29,15 +29,15 @@ TEXTS = st.one_of(st.lists(PIECES, max_size=24).map("".join), st.text(max_size=6
 @pytest.mark.req("telegram.markdown")
 @settings(max_examples=250)
 @given(TEXTS)
-def test_any_text_can_be_read_and_shows_what_the_bare_text_says(text: str) -> None:
-    shown, _ = parse_markdown_v2(render_markdown_v2(text))
-    assert shown == render_plain(text)
+def test_any_text_can_be_rendered_and_shows_the_same_as_plain_text(text: str) -> None:
+    visible, _ = parse_markdown_v2(render_markdown_v2(text))
+    assert visible == render_plain(text)
 
 
 @pytest.mark.req("telegram.measure")
 @settings(max_examples=150)
 @given(TEXTS)
-def test_what_is_seen_is_never_longer_than_what_was_measured(text: str) -> None:
+def test_the_visible_text_is_never_longer_than_measured(text: str) -> None:
     if not has_table(text):
         assert count_utf16_units(render_plain(text)) <= count_utf16_units(text)
 
@@ -90,26 +90,26 @@ def test_what_is_seen_is_never_longer_than_what_was_measured(text: str) -> None:
         ("~~~\n```\n~~~", "```", [MarkdownEntity("pre", "```")]),
     ],
 )
-def test_marks_mean_what_they_mean_elsewhere(
+def test_markdown_is_rendered_as_commonmark_defines_it(
     text: str, shown: str, entities: list[MarkdownEntity] | None
 ) -> None:
-    found, marks = parse_markdown_v2(render_markdown_v2(text))
-    assert found == shown
+    visible, visible_entities = parse_markdown_v2(render_markdown_v2(text))
+    assert visible == shown
     if entities is not None:
-        assert sorted(marks, key=repr) == sorted(entities, key=repr)
+        assert sorted(visible_entities, key=repr) == sorted(entities, key=repr)
 
 
 @pytest.mark.req("telegram.markdown")
 def test_a_table_is_columns_of_fixed_width() -> None:
     text = "| who | says |\n|:--|--:|\n| **crab** | `ok` |\n| 漢字 | a\\|b |\nafter"
-    found, marks = parse_markdown_v2(render_markdown_v2(text))
+    visible, entities = parse_markdown_v2(render_markdown_v2(text))
     table = "who  | says\n-----+-----\ncrab | ok\n漢字 | a|b"
-    assert found == f"{table}\nafter"
-    assert marks == [MarkdownEntity("pre", table)]
+    assert visible == f"{table}\nafter"
+    assert entities == [MarkdownEntity("pre", table)]
 
 
 @pytest.mark.req("telegram.measure")
-def test_a_table_whose_columns_would_be_vast_stays_as_it_was_written() -> None:
+def test_a_table_with_huge_columns_is_left_unchanged() -> None:
     text = "|a|b|\n|-|-|\n" + "|x|y|\n" * 50 + f"|{'z' * 200}|y|"
     assert count_utf16_units(render_plain(text)) <= 2 * count_utf16_units(text)
 
@@ -132,12 +132,12 @@ def test_a_table_whose_columns_would_be_vast_stays_as_it_was_written() -> None:
         " ",
     ],
 )
-def test_long_and_senseless_texts_are_read_as_well(piece: str) -> None:
+def test_long_repetitive_texts_are_parsed_too(piece: str) -> None:
     for text in (piece * (4096 // len(piece)), f"# x{piece * 1000}y", f"|a|\n|{piece * 1000}"):
         assert parse_markdown_v2(render_markdown_v2(text))[0] == render_plain(text)
 
 
-def test_the_reader_of_the_tests_refuses_what_telegram_refuses() -> None:
+def test_the_test_parser_refuses_what_telegram_refuses() -> None:
     for text in ("a.b", "*a", "_a", "a_", "```a", "[a](b", "1-2", "a!", "`a", "__a_"):
         with pytest.raises(MarkdownV2Error):
             parse_markdown_v2(text)

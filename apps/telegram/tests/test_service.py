@@ -1,4 +1,4 @@
-"""The service, by itself, against a server that speaks the Bot API."""
+"""The service alone, against a server that speaks the Bot API."""
 
 import asyncio
 import json
@@ -45,14 +45,14 @@ async def open_service() -> AsyncIterator[tuple[BotApiServer, TelegramService]]:
         yield api, service
 
 
-async def test_a_message_has_its_marks_its_buttons_and_what_it_answers() -> None:
+async def test_a_message_has_its_markup_its_buttons_and_its_reply() -> None:
     async with open_service() as (api, service):
         buttons = [Button("Yes", "a:0:0"), Button("No", "a:0:1"), Button("x" * 30, "a:0:2")]
         number = await service.send(ANN, "**Dig?** (1.5 m)", buttons=buttons, reply_to="12")
         (message,) = api.messages
         assert (message.id, message.text, message.reply_to) == (number, "Dig? (1.5 m)", "12")
         assert [entity.kind for entity in message.entities] == ["bold"]
-        assert [[one["text"] for one in row] for row in message.buttons] == [
+        assert [[cell["text"] for cell in row] for row in message.buttons] == [
             ["Yes", "No"],
             ["x" * 30],
         ]
@@ -66,21 +66,21 @@ async def test_a_message_has_its_marks_its_buttons_and_what_it_answers() -> None
 @pytest.mark.req("telegram.measure")
 async def test_a_message_is_measured_as_telegram_counts() -> None:
     async with open_service() as (api, service):
-        longest = "🦀" * 2048
-        assert service.measure(longest) == service.limits.text == 4096
-        await service.send(ANN, longest)
+        text = "🦀" * 2048
+        assert service.measure(text) == service.limits.text == 4096
+        await service.send(ANN, text)
         await service.send(ANN, "**" + "x" * 4096 + "**")
         with pytest.raises(MessageTooLongError):
-            await service.send(ANN, f"{longest}a")
+            await service.send(ANN, f"{text}a")
         with pytest.raises(MessageTooLongError):
-            await service.edit(ANN, api.messages[0].id, f"{longest}a")
+            await service.edit(ANN, api.messages[0].id, f"{text}a")
         table = "|a|b|\n|-|-|\n" + f"|x|{'y' * 40}|\n" * 20
         await service.send(ANN, table)
         assert count_utf16_units(api.messages[-1].text) <= service.measure(table)
 
 
 @pytest.mark.req("telegram.plain")
-async def test_what_telegram_cannot_parse_is_sent_as_bare_text() -> None:
+async def test_markup_that_telegram_cannot_parse_is_sent_as_plain_text() -> None:
     async with open_service() as (api, service):
         cannot = TelegramFault(
             400, "Bad Request: can't parse entities: Can't find end of Bold entity"
@@ -97,7 +97,7 @@ async def test_what_telegram_cannot_parse_is_sent_as_bare_text() -> None:
 
 
 @pytest.mark.req("telegram.edit.unchanged")
-async def test_that_nothing_changed_is_no_error() -> None:
+async def test_an_edit_without_a_change_is_no_error() -> None:
     async with open_service() as (api, service):
         number = await service.send(ANN, "same")
         await service.edit(ANN, number, "same")
@@ -133,7 +133,7 @@ async def test_that_nothing_changed_is_no_error() -> None:
         (TelegramFault(0, is_done=True), DeliveryUnknownError),
     ],
 )
-async def test_what_went_wrong_is_said_as_it_is(
+async def test_each_fault_is_mapped_to_the_right_error(
     fault: TelegramFault, kind: type[ChatServiceError]
 ) -> None:
     async with open_service() as (api, service):
@@ -147,7 +147,7 @@ async def test_what_went_wrong_is_said_as_it_is(
 
 
 @pytest.mark.req("telegram.errors")
-async def test_nobody_there_means_that_nothing_was_sent() -> None:
+async def test_a_refused_connection_means_that_nothing_was_sent() -> None:
     async with run_bot_api() as api:
         settings = make_settings(api)
     async with open_telegram(settings) as service:
@@ -155,7 +155,7 @@ async def test_nobody_there_means_that_nothing_was_sent() -> None:
             await service.send(ANN, "hello")
 
 
-async def test_a_group_that_has_another_id_now_is_found_there() -> None:
+async def test_a_group_is_found_at_its_new_id() -> None:
     async with open_service() as (api, service):
         api.inject_faults(
             "sendMessage", TelegramFault(400, "Bad Request: group chat was upgraded", moved_to=-42)
@@ -166,10 +166,10 @@ async def test_a_group_that_has_another_id_now_is_found_there() -> None:
         assert api.calls["sendMessage"] == 3
 
 
-async def test_a_topic_of_a_forum_is_written_to() -> None:
+async def test_messages_can_be_sent_to_a_topic_of_a_forum() -> None:
     async with open_service() as (api, service):
         await service.send(Chat("-100500/12", is_group=True), "here")
-        assert [(one.chat, one.topic) for one in api.messages] == [("-100500", "12")]
+        assert [(message.chat, message.topic) for message in api.messages] == [("-100500", "12")]
 
 
 # ── Files ──────────────────────────────────────────────────────────────────────────────────────
@@ -191,7 +191,7 @@ async def test_files_are_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("telegram.files")
-async def test_pictures_are_sent_as_such_and_others_as_files(tmp_path: Path) -> None:
+async def test_pictures_are_sent_as_photos_and_other_files_as_documents(tmp_path: Path) -> None:
     for name in ("a.png", "b.txt"):
         (tmp_path / name).write_bytes(name.encode())
     async with open_service() as (api, service):
@@ -204,18 +204,18 @@ async def test_pictures_are_sent_as_such_and_others_as_files(tmp_path: Path) -> 
             await service.upload(ANN, tmp_path / "a.png", "")
         with pytest.raises(MessageTooLongError):
             await service.upload(ANN, tmp_path / "b.txt", "x" * 1025)
-    assert [(one.file, one.text) for one in api.messages] == [
+    assert [(message.file, message.text) for message in api.messages] == [
         (("photo", "a.png", b"a.png"), "look"),
         (("document", "b.txt", b"b.txt"), ""),
         (("document", "a.png", b"a.png"), ""),
     ]
 
 
-# ── What comes ─────────────────────────────────────────────────────────────────────────────────
+# ── Receiving ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("telegram.polling")
-async def test_an_update_is_confirmed_when_it_was_taken_and_not_before() -> None:
+async def test_an_update_is_confirmed_only_after_it_was_acknowledged() -> None:
     async with open_service() as (api, service), aclosing(service.updates()) as updates:
         first, second = api.add_message("one"), api.add_message("two")
         api.add_message("of a bot", "99", is_bot=True)
@@ -236,7 +236,7 @@ async def test_an_update_is_confirmed_when_it_was_taken_and_not_before() -> None
 
 
 @pytest.mark.req("telegram.polling")
-async def test_polling_goes_on_after_whatever_happens() -> None:
+async def test_polling_survives_every_fault() -> None:
     async with open_service() as (api, service):
         api.webhook = {"url": "https://old.example"}
         api.inject_faults("getMe", TelegramFault(502, page=True))
@@ -251,11 +251,11 @@ async def test_polling_goes_on_after_whatever_happens() -> None:
         await api.wait_until(lambda: "stop" in api.offered)
 
 
-def add_broken_update(api: BotApiServer, what: str) -> int:
-    """An update that the library cannot read."""
+def add_broken_update(api: BotApiServer, kind: str) -> int:
+    """Add an update that the library cannot parse."""
     number = api.add_message("half of it")
     message = api.pending[number]["message"]
-    match what:
+    match kind:
         case "chat":
             del message["chat"]
         case "date":
@@ -268,35 +268,35 @@ def add_broken_update(api: BotApiServer, what: str) -> int:
 
 
 @pytest.mark.req("telegram.unread")
-@pytest.mark.parametrize("what", ["chat", "date", "person", "message"])
-async def test_an_update_that_cannot_be_read_holds_up_no_other(
-    what: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", ["chat", "date", "person", "message"])
+async def test_an_update_that_cannot_be_parsed_does_not_hold_up_others(
+    kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_service() as (api, service), aclosing(service.updates()) as updates:
-        first, odd, last = (
+        first, broken, last = (
             api.add_message("first"),
-            add_broken_update(api, what),
+            add_broken_update(api, kind),
             api.add_message("last"),
         )
-        found = [await wait_with_timeout(anext(updates)) for _ in range(3)]
-        assert [one.id for one in found] == [str(first), str(odd), str(last)]
-        assert [one.text for one in found] == ["first", "", "last"]
-        assert json.loads(found[1].unread) == api.pending[odd]
-        for one in found:
-            await service.acknowledge(one)
+        updates_received = [await wait_with_timeout(anext(updates)) for _ in range(3)]
+        assert [update.id for update in updates_received] == [str(first), str(broken), str(last)]
+        assert [item.text for item in updates_received] == ["first", "", "last"]
+        assert json.loads(updates_received[1].unread) == api.pending[broken]
+        for item in updates_received:
+            await service.acknowledge(item)
         coming = asyncio.ensure_future(anext(updates))
         await api.wait_until(lambda: not api.pending)
         api.add_message("even")
         assert (await wait_with_timeout(coming)).text == "even"
-    assert f"update {odd} makes no sense" in caplog.text
+    assert f"update {broken} makes no sense" in caplog.text
     assert "half of it" not in caplog.text, "what people write is in no log"
 
 
 @pytest.mark.req("telegram.unread")
-async def test_what_has_no_number_is_left_out_and_not_asked_for_in_a_rush() -> None:
+async def test_an_update_without_a_number_is_left_out_and_polling_slows_down() -> None:
     async with open_service() as (api, service), aclosing(service.updates()) as updates:
-        odd = api.add_message("of no number")
-        del api.pending[odd]["update_id"]
+        broken = api.add_message("of no number")
+        del api.pending[broken]["update_id"]
         coming = asyncio.ensure_future(anext(updates))
         await api.wait_until(lambda: api.calls["getUpdates"] == 2)
         api.add_message("even")
@@ -309,16 +309,16 @@ async def test_updates_that_come_together_are_in_the_order_of_their_numbers() ->
     async with open_service() as (api, service), aclosing(service.updates()) as updates:
         for number in (703, 701, 702):
             api.add_message(f"{number}", update=number)
-        found = [await wait_with_timeout(anext(updates)) for _ in range(3)]
-        assert [one.text for one in found] == ["701", "702", "703"]
+        received = [await wait_with_timeout(anext(updates)) for _ in range(3)]
+        assert [item.text for item in received] == ["701", "702", "703"]
 
 
 @pytest.mark.req("telegram.webhook")
-async def test_telegram_keeps_what_there_is_no_room_for() -> None:
-    more = {"webhook_url": "https://bot.example", "webhook_listen": "127.0.0.1:0"}
+async def test_telegram_keeps_updates_while_there_is_no_room() -> None:
+    webhook_settings = {"webhook_url": "https://bot.example", "webhook_listen": "127.0.0.1:0"}
     async with (
         run_bot_api() as api,
-        open_telegram(make_settings(api, **more)) as service,
+        open_telegram(make_settings(api, **webhook_settings)) as service,
         aclosing(service.updates()) as updates,
     ):
         coming = asyncio.ensure_future(anext(updates))
@@ -328,23 +328,25 @@ async def test_telegram_keeps_what_there_is_no_room_for() -> None:
         waiting = [json.dumps(api.pending.pop(number)).encode() for number in numbers]
         first = asyncio.ensure_future(api.deliver_to_webhook(data=waiting[0]))
         update = await wait_with_timeout(coming)
-        others = {asyncio.ensure_future(api.deliver_to_webhook(data=one)) for one in waiting[1:]}
+        deliveries = {
+            asyncio.ensure_future(api.deliver_to_webhook(data=item)) for item in waiting[1:]
+        }
         done: set[asyncio.Future[int]] = set()
         async with asyncio.timeout(PATIENCE):
             while len(done) < 2:
-                done = {one for one in others if one.done()}
+                done = {delivery for delivery in deliveries if delivery.done()}
                 await asyncio.sleep(0.01)
-        assert {one.result() for one in done} == {503}
+        assert {item.result() for item in done} == {503}
         assert not first.done()
         await service.acknowledge(update)
         assert await wait_with_timeout(first) == 200
-        for one in others:
-            one.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        for delivery in deliveries:
+            delivery.cancel()
+        await asyncio.gather(*deliveries, return_exceptions=True)
 
 
 @pytest.mark.req("telegram.token")
-async def test_a_token_that_telegram_does_not_know_ends_it() -> None:
+async def test_an_unknown_token_ends_polling() -> None:
     async with run_bot_api() as api:
         wrong = replace(make_settings(api), token="1:no")
         async with open_telegram(wrong) as service:
@@ -356,7 +358,7 @@ async def test_a_token_that_telegram_does_not_know_ends_it() -> None:
 
 
 @pytest.mark.req("telegram.buttons")
-async def test_a_press_is_answered_when_it_was_taken() -> None:
+async def test_a_button_press_is_answered_when_it_was_acknowledged() -> None:
     async with open_service() as (api, service), aclosing(service.updates()) as updates:
         await service.send(ANN, "Dig?", buttons=[Button("Yes", "a:0:0")])
         api.press_button(api.messages[0], "Yes")
@@ -381,16 +383,18 @@ async def test_the_token_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    ("extra", "complaint"),
     [
         ({"webhook_url": "http://bot.example"}, "webhook_url must begin with https://"),
         ({"webhook_url": "https://b.example", "webhook_listen": "0.0.0.0:80"}, "a proxy with"),
         ({"webhook_url": "https://b.example", "webhook_listen": "8443"}, "127.0.0.1:8443"),
     ],
 )
-async def test_settings_that_cannot_work_say_so(extra: dict[str, str], words: str) -> None:
+async def test_settings_that_cannot_work_are_reported(
+    extra: dict[str, str], complaint: str
+) -> None:
     async with run_bot_api() as api:
-        with pytest.raises(GatewayError, match=words):
+        with pytest.raises(GatewayError, match=complaint):
             await fetch_identity(make_settings(api, **extra))
         with pytest.raises(GatewayError, match="base_url must begin with https://"):
             await fetch_identity(replace(make_settings(api), base_url="api.example"))

@@ -1,4 +1,4 @@
-"""Who may do what in Telegram: agents of a chat, and approvals that show what they allow."""
+"""Permissions in Telegram: the agents of a chat, and approvals that show what they allow."""
 
 import json
 from collections.abc import AsyncIterator
@@ -61,8 +61,10 @@ async def test_agent_crab_does_not_leave_the_agent_the_owner_chose(tmp_path: Pat
         assert w.api.offered_in == {"8": [*w.api.offered, "mode"]}
         assert "mode" not in w.api.offered
         async with w.daemon.client() as client:
-            found = (await client.list_conversations()).conversations
-        assert [(one.agent, one.sender) for one in found] == [("guarded", "tg:7")]
+            conversations = (await client.list_conversations()).conversations
+        assert [(conversation.agent, conversation.sender) for conversation in conversations] == [
+            ("guarded", "tg:7")
+        ]
         assert w.api.token not in str(w.daemon.read_messages())
 
 
@@ -76,18 +78,22 @@ async def test_an_approval_is_one_block_of_literal_text_with_three_buttons(tmp_p
     ):
         w.api.add_message("go")
         await w.api.wait_until(lambda: w.api.messages_in("7"))
-        (shown,) = w.api.messages_in("7")
-        assert shown.raw == shown.text, "nothing was escaped, nothing is read as a mark"
-        assert call in shown.text
-        assert [(one.kind, one.text) for one in shown.entities] == [("pre", shown.text)]
-        labels = [button["text"] for row in shown.buttons for button in row]
+        (message,) = w.api.messages_in("7")
+        assert message.raw == message.text, "nothing was escaped, nothing is read as a mark"
+        assert call in message.text
+        assert [(entity.kind, entity.text) for entity in message.entities] == [
+            ("pre", message.text)
+        ]
+        labels = [button["text"] for row in message.buttons for button in row]
         assert labels == ["Allow", "Deny", "Always"]
-        w.api.press_button(shown, "Deny")
+        w.api.press_button(message, "Deny")
         await w.api.wait_until(lambda: w.api.texts_in()[-1] == "done")
         await w.wait_until_idle()
-        assert not shown.buttons
-        assert shown.text.endswith("Answer: Deny")
-        assert [(one.kind, one.text) for one in shown.entities] == [("pre", shown.text)]
+        assert not message.buttons
+        assert message.text.endswith("Answer: Deny")
+        assert [(entity.kind, entity.text) for entity in message.entities] == [
+            ("pre", message.text)
+        ]
         (reply,) = daemon.replies
         assert (reply.sender, reply.ask_id) == ("tg:7", "ask-1")
         assert json.loads(reply.content) == {question.question: "Deny"}

@@ -1,4 +1,4 @@
-"""What people in Telegram see, with a daemon behind it."""
+"""What people in Telegram see, with a daemon behind the gateway."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.one_loop
 
 
 async def say_and_wait(w: TelegramWorld, text: str, *answer: str, **more: Any) -> None:
-    """Says something new, and waits until that is the last that was answered."""
+    """Send a new message, and wait until its answer is the last one."""
     w.api.messages.clear()
     w.api.add_message(text, **more)
     await w.wait_for_texts(*answer)
@@ -25,23 +25,23 @@ async def say_and_wait(w: TelegramWorld, text: str, *answer: str, **more: Any) -
 
 
 @pytest.mark.req("telegram.sender")
-async def test_people_talk_whatever_telegram_does(tmp_path: Path) -> None:
+async def test_people_get_answers_despite_faults_of_telegram(tmp_path: Path) -> None:
     async with open_telegram_world(tmp_path) as w, w.run_gateway():
         await say_and_wait(w, "hello", "heard: hello")
         assert await w.list_user_messages() == ["hello"]
 
-        # Too fast, asked to wait, and cut off before anything left.
+        # Too fast, told to wait, and cut off before the request was sent.
         w.api.inject_faults("sendMessage", TelegramFault(429, retry_after=1))
         await say_and_wait(w, "!say slow", "slow")
 
-        # Marks that Telegram cannot read.
+        # Markup that Telegram cannot parse.
         cannot = "Bad Request: can't parse entities: Can't find end of Bold entity"
         w.api.inject_faults("sendMessage", TelegramFault(400, cannot))
-        sent = w.api.calls["sendMessage"]
+        send_count = w.api.calls["sendMessage"]
         await say_and_wait(w, "!say **bold**", "bold")
-        assert w.api.calls["sendMessage"] == sent + 2
+        assert w.api.calls["sendMessage"] == send_count + 2
 
-        # A message that is too long after all is cut smaller.
+        # A message that Telegram finds too long is split smaller.
         w.api.inject_faults("sendMessage", TelegramFault(400, "Bad Request: message is too long"))
         words = " ".join(f"w{number}" for number in range(200))
         w.api.messages.clear()
@@ -50,30 +50,34 @@ async def test_people_talk_whatever_telegram_does(tmp_path: Path) -> None:
         await w.wait_until_idle()
         assert " ".join(w.api.texts_in()).split() == words.split()
 
-        # The same update twice, and updates below those that were answered.
+        # A repeated update, and updates with smaller ids than answered ones.
         w.api.redelivers = True
         await say_and_wait(w, "!say once", "once")
         await say_and_wait(w, "!say later", "later", update=90)
         await say_and_wait(w, "!say earlier", "earlier", update=80)
         w.api.redelivers = False
-        heard = await w.list_user_messages()
-        assert [heard.count(f"!say {word}") for word in ("once", "later", "earlier")] == [1, 1, 1]
+        received = await w.list_user_messages()
+        assert [received.count(f"!say {word}") for word in ("once", "later", "earlier")] == [
+            1,
+            1,
+            1,
+        ]
 
 
 @pytest.mark.req("telegram.cut")
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
+async def test_a_message_that_may_have_arrived_is_sent_again_with_a_mark(
     tmp_path: Path, is_done: bool
 ) -> None:
     async with open_telegram_world(tmp_path) as w, w.run_gateway():
         w.api.inject_faults("sendMessage", TelegramFault(0, is_done=is_done))
-        again = f"{SENT_AGAIN_MARK}\n\nheard: hello"
-        await say_and_wait(w, "hello", *(["heard: hello", again] if is_done else [again]))
+        repeat = f"{SENT_AGAIN_MARK}\n\nheard: hello"
+        await say_and_wait(w, "hello", *(["heard: hello", repeat] if is_done else [repeat]))
         assert await w.list_user_messages() == ["hello"]
 
 
 @pytest.mark.req("telegram.cut")
-async def test_a_change_that_may_have_been_made_is_made_again_without_a_word(
+async def test_an_edit_that_may_have_arrived_is_repeated_without_a_mark(
     tmp_path: Path,
 ) -> None:
     async with open_telegram_world(tmp_path) as w, w.run_gateway():
@@ -86,44 +90,44 @@ async def test_a_change_that_may_have_been_made_is_made_again_without_a_word(
 
 
 @pytest.mark.req("telegram.splitting")
-async def test_long_answers_are_cut_as_telegram_counts_also_in_code_and_in_emoji(
+async def test_long_answers_are_split_as_telegram_counts_also_in_code_and_emoji(
     tmp_path: Path,
 ) -> None:
     async with open_telegram_world(tmp_path) as w, w.run_gateway():
 
-        async def answered(text: str) -> list[str]:
+        async def get_answer(text: str) -> list[str]:
             w.api.messages.clear()
             w.api.add_message(text)
             await w.wait_until_idle()
             texts = w.api.texts_in()
-            assert all(count_utf16_units(one) <= 4096 for one in texts)
+            assert all(count_utf16_units(text) <= 4096 for text in texts)
             return texts
 
         lines = "\n".join(f"print({number}, '**_`')" for number in range(400))
-        first, *_, last = await answered(f"Before.\n\n```python\n{lines}\n```\n\nAfter.")
+        first, *_, last = await get_answer(f"Before.\n\n```python\n{lines}\n```\n\nAfter.")
         assert (first[:14], last[-6:]) == ("heard: Before.", "After.")
         entities = [entity for message in w.api.messages_in("7") for entity in message.entities]
         assert {(entity.kind, entity.more) for entity in entities} == {("pre", "python")}
         assert "\n".join(entity.text for entity in entities) == lines
 
         family = "👩\u200d👩\u200d👧"
-        texts = await answered(family * 1100)
+        texts = await get_answer(family * 1100)
         assert len(texts) == 3
-        assert all(not one.removeprefix("heard: ").replace(family, "") for one in texts)
+        assert all(not text.removeprefix("heard: ").replace(family, "") for text in texts)
 
-        # An emoji in code at each place around the end of a message, marks of code included.
+        # An emoji in code at each position around the limit of a message, marks included.
         for shift in range(4):
             code = "a" * shift + "🦀" * 2100
-            texts = await answered(f"Here:\n```\n{code}\n```")
-            entities = [one for message in w.api.messages_in("7") for one in message.entities]
+            texts = await get_answer(f"Here:\n```\n{code}\n```")
+            entities = [entity for message in w.api.messages_in("7") for entity in message.entities]
             assert 2 <= len(texts) <= 3
             assert "".join(entity.text for entity in entities) == code
             assert {entity.kind for entity in entities} == {"pre"}
 
         edge = "🦀" * 2044 + "a"
-        assert await answered(edge) == [f"heard: {edge}"]
+        assert await get_answer(edge) == [f"heard: {edge}"]
         assert count_utf16_units(f"heard: {edge}") == 4096
-        over = await answered(f"{edge}b")
+        over = await get_answer(f"{edge}b")
         assert len(over) == 2
         assert "".join(over) == f"heard: {edge}b"
 
@@ -137,18 +141,20 @@ async def test_an_answer_grows_past_the_end_of_a_message_into_the_next(tmp_path:
         await w.api.wait_until(lambda: len(" ".join(w.api.texts_in()).split()) == 100)
         w.daemon.model.release()
         await w.wait_until_idle()
-        first, *others = w.api.messages_in("7")
-        assert len(others) == 1
+        first, *other_messages = w.api.messages_in("7")
+        assert len(other_messages) == 1
         assert len(first.history) > 2, "it grew"
         assert all(
-            count_utf16_units(text) <= 4096 for one in (first, *others) for text in one.history
+            count_utf16_units(text) <= 4096
+            for item in (first, *other_messages)
+            for text in item.history
         )
         assert count_utf16_units(first.text) > 4000
         assert len(" ".join(w.api.texts_in()).split()) == 400
 
 
 @pytest.mark.req("telegram.blocked")
-async def test_a_bot_that_is_blocked_in_the_middle_stops_and_is_heard_again_later(
+async def test_a_bot_that_is_blocked_during_a_turn_stops_and_can_answer_again_later(
     tmp_path: Path,
 ) -> None:
     async with open_telegram_world(tmp_path) as w, w.run_gateway():
@@ -157,39 +163,39 @@ async def test_a_bot_that_is_blocked_in_the_middle_stops_and_is_heard_again_late
         w.api.blocked.add("7")
         await w.daemon.model.until_hung_up()
         await w.wait_until_idle()
-        sent = w.api.calls["sendMessage"]
+        send_count = w.api.calls["sendMessage"]
         w.api.blocked.clear()
         await say_and_wait(w, "!say again", "again")
-        assert w.api.calls["sendMessage"] == sent + 1
+        assert w.api.calls["sendMessage"] == send_count + 1
         assert await w.list_user_messages() == ["!say So far.\n!chunks 1000 50", "!say again"]
 
 
 @pytest.mark.req("telegram.groups")
-async def test_a_group_steers_and_answers_as_one_and_only_who_is_served(tmp_path: Path) -> None:
+async def test_members_of_a_group_can_steer_and_answer_if_they_are_served(tmp_path: Path) -> None:
     async with open_telegram_world(tmp_path, hooks={}) as w, w.run_gateway():
-        asked = {
+        question = {
             "questions": [{"question": "Dig?", "header": "Dig", "options": [{"label": "Yes"}]}]
         }
         w.api.add_message(
-            f"@crab_bot go\n!tool ask_user {json.dumps(asked)}\n!then\n!say Dug.", chat=GROUP
+            f"@crab_bot go\n!tool ask_user {json.dumps(question)}\n!then\n!say Dug.", chat=GROUP
         )
         await w.api.wait_until(
             lambda: w.api.messages_in("-100500") and w.api.messages_in("-100500")[-1].buttons
         )
         form = w.api.messages_in("-100500")[-1]
-        w.api.press_button(form, "Yes", "66")  # who is a stranger, and told so
+        w.api.press_button(form, "Yes", "66")  # a stranger, who is told so
         await w.api.wait_until(lambda: "do not know you" in w.api.texts_in("-100500")[-1])
         assert form.buttons
         w.api.press_button(form, "Yes", "8")
         await w.api.wait_until(lambda: "Dug." in w.api.texts_in("-100500")[-1])
         await w.wait_until_idle()
-        assert [one["text"] for one in w.daemon.read_messages() if one["role"] == "tool"] == [
-            '{"Dig?": "Yes"}'
-        ]
+        assert [
+            message["text"] for message in w.daemon.read_messages() if message["role"] == "tool"
+        ] == ['{"Dig?": "Yes"}']
 
 
 @pytest.mark.req("telegram.groups")
-async def test_a_group_hears_what_is_meant_for_it_and_a_blocked_bot_holds_up_nobody(
+async def test_in_a_group_only_messages_to_the_bot_count_and_a_block_does_not_hold_up_other_chats(
     tmp_path: Path,
 ) -> None:
     async with open_telegram_world(tmp_path) as w, w.run_gateway():
@@ -212,7 +218,7 @@ async def test_a_group_hears_what_is_meant_for_it_and_a_blocked_bot_holds_up_nob
 
 
 @pytest.mark.req("telegram.stop")
-async def test_stop_stops_and_strangers_are_told_how_to_be_let_in(tmp_path: Path) -> None:
+async def test_stop_stops_a_turn_and_strangers_are_told_how_to_get_access(tmp_path: Path) -> None:
     async with open_telegram_world(tmp_path) as w, w.run_gateway():
         w.api.add_message("!say So far.\n!hang")
         await w.wait_for_texts("So far.")
@@ -249,7 +255,7 @@ QUESTIONS = {
 
 
 @pytest.mark.req("telegram.buttons")
-async def test_questions_are_buttons_and_words_and_the_answers_go_back(tmp_path: Path) -> None:
+async def test_questions_are_answered_with_buttons_and_words(tmp_path: Path) -> None:
     async with open_telegram_world(tmp_path, hooks={}) as w, w.run_gateway():
         w.api.add_message(f"!tool ask_user {json.dumps(QUESTIONS)}\n!then\n!say Off we go.")
         await w.api.wait_until(
@@ -273,8 +279,10 @@ async def test_questions_are_buttons_and_words_and_the_answers_go_back(tmp_path:
         w.api.press_payload(form, "0000000000:0:0")
         await w.api.wait_until(lambda: len(w.api.answered_presses) == 5)
         await w.wait_until_idle()
-        told = [one["text"] for one in w.daemon.read_messages() if one["role"] == "tool"]
-    assert json.loads(told[0]) == {
+        tool_results = [
+            message["text"] for message in w.daemon.read_messages() if message["role"] == "tool"
+        ]
+    assert json.loads(tool_results[0]) == {
         "Where to?": "Reef",
         "With what?": "Spade, Rope",
         "How deep?": "as deep as it goes",
@@ -306,14 +314,14 @@ async def test_files_and_photos_go_both_ways(tmp_path: Path) -> None:
         w.api.add_message(script_tool_calls(calls))
         await w.api.wait_until(lambda: w.api.texts_in()[-1:] == ["done"])
         await w.wait_until_idle()
-        sent = [message.file for message in w.api.messages if message.file]
-        assert sorted(map(str, sent)) == sorted(
+        files = [message.file for message in w.api.messages if message.file]
+        assert sorted(map(str, files)) == sorted(
             map(str, [("photo", "chart.png", b"png"), ("document", "report.txt", b"sand")])
         )
 
 
 @pytest.mark.req("telegram.webhook")
-async def test_telegram_can_bring_updates_and_forgets_what_is_in_the_journal(
+async def test_the_webhook_delivers_updates_and_telegram_forgets_those_in_the_journal(
     tmp_path: Path,
 ) -> None:
     async with open_telegram_world(tmp_path) as w:
@@ -339,7 +347,7 @@ async def test_telegram_can_bring_updates_and_forgets_what_is_in_the_journal(
             assert await w.api.deliver_to_webhook() == 200
             assert b"hello" in (w.home / "telegram" / "journal").read_bytes()
             await w.wait_for_texts("heard: hello")
-            w.api.pending.update(update)  # its answer was lost on the way
+            w.api.pending.update(update)  # as if the answer was lost on the way
             assert await w.api.deliver_to_webhook() == 200
             w.api.add_message("of a bot", "99", is_bot=True)
             assert await w.api.deliver_to_webhook() == 200

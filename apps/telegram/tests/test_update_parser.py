@@ -1,4 +1,4 @@
-"""Updates of the Bot API, as a gateway knows them."""
+"""Updates of the Bot API, parsed for the gateway."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def parse_group_message(text: str, **more: Any) -> tuple[bool, str]:
 
 
 @pytest.mark.req("telegram.sender")
-def test_what_a_person_says_is_read() -> None:
+def test_a_message_of_a_person_is_parsed() -> None:
     update = parse_message("hello @crab_bot")
     assert update is not None
     assert (update.chat, update.person) == (Chat("7"), Person("7", "Ann"))
@@ -35,7 +35,7 @@ def test_what_a_person_says_is_read() -> None:
 
 
 @pytest.mark.req("telegram.groups")
-def test_in_groups_only_what_is_meant_for_us_is() -> None:
+def test_in_groups_only_messages_to_the_bot_are_marked_as_such() -> None:
     assert parse_group_message("just talking") == (False, "just talking")
     assert parse_group_message("@crab_bot hello") == (True, "hello")
     assert parse_group_message("🦀 hi @Crab_Bot, dig") == (True, "🦀 hi , dig")
@@ -44,14 +44,14 @@ def test_in_groups_only_what_is_meant_for_us_is() -> None:
     assert parse_group_message("/stop") == (True, "/stop")
     assert parse_group_message("/stop@crab_bot now") == (True, "/stop@crab_bot now")
     assert parse_group_message("/stop@other_bot") == (False, "/stop@other_bot")
-    ours = {"message_id": 1, "date": 1, "chat": GROUP, "from": ME, "text": "x"}
-    theirs = {**ours, "from": {"id": 8, "is_bot": False, "first_name": "Bo"}}
-    assert parse_group_message("yes", reply_to_message=ours) == (True, "yes")
-    assert parse_group_message("/stop@other_bot", reply_to_message=ours) == (
+    our_message = {"message_id": 1, "date": 1, "chat": GROUP, "from": ME, "text": "x"}
+    their_message = {**our_message, "from": {"id": 8, "is_bot": False, "first_name": "Bo"}}
+    assert parse_group_message("yes", reply_to_message=our_message) == (True, "yes")
+    assert parse_group_message("/stop@other_bot", reply_to_message=our_message) == (
         False,
         "/stop@other_bot",
     )
-    assert parse_group_message("yes", reply_to_message=theirs) == (False, "yes")
+    assert parse_group_message("yes", reply_to_message=their_message) == (False, "yes")
     named = {"type": "text_mention", "offset": 0, "length": 4, "user": ME}
     assert parse_group_message("Crab, dig", entities=[named]) == (True, "Crab, dig")
     mention = {"type": "mention", "offset": 0, "length": 9}
@@ -67,7 +67,7 @@ def test_a_topic_is_a_chat_of_its_own() -> None:
 
 
 @pytest.mark.req("telegram.own")
-def test_bots_channels_and_the_service_itself_are_not_heard() -> None:
+def test_messages_of_bots_channels_and_the_service_are_ignored() -> None:
     assert parse_message("loop", "4242", is_bot=True) is None
     assert parse_message("news", chat={"id": -1, "type": "channel", "title": "News"}) is None
     assert parse_update(telegram.Update.de_json({"update_id": 1}, None), BOT) is None
@@ -83,7 +83,7 @@ def test_files_of_every_kind_are_named() -> None:
 
     sizes = [file(width=9, height=9), {**file(width=90, height=90), "file_id": "big"}]
     video = file(width=1, height=1, duration=1)
-    found: list[tuple[dict[str, Any], Attachment]] = [
+    expected: list[tuple[dict[str, Any], Attachment]] = [
         ({"photo": sizes}, Attachment("big", "photo-u.jpg", 0, "image/jpeg")),
         (
             {"document": file(file_name="a.txt", mime_type="text/plain", file_size=3)},
@@ -101,21 +101,21 @@ def test_files_of_every_kind_are_named() -> None:
             Attachment("f", "animation-u.mp4", 0, "video/mp4"),
         ),
     ]
-    for given, attachment in found:
-        update = parse_message("", caption="look", **given)
+    for document, attachment in expected:
+        update = parse_message("", caption="look", **document)
         assert update is not None
         assert (update.text, update.attachments) == ("look", (attachment,))
 
 
-def test_what_has_no_text_is_put_into_words() -> None:
+def test_content_without_text_is_described_in_words() -> None:
     sticker = {"file_id": "s", "file_unique_id": "u", "width": 1, "height": 1, "emoji": "🦀"}
     sticker |= {"is_animated": False, "is_video": False, "type": "regular"}
-    given: list[tuple[dict[str, Any], str]] = [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"sticker": sticker}, "🦀"),
         ({"location": {"latitude": 1.5, "longitude": 2.5}}, "Location: 1.5, 2.5"),
         ({"contact": {"phone_number": "+1", "first_name": "Bo"}}, "Contact: Bo, +1"),
     ]
-    for more, words in given:
-        update = parse_message("", **more)
+    for fields, text in cases:
+        update = parse_message("", **fields)
         assert update is not None
-        assert update.text == words
+        assert update.text == text

@@ -1,4 +1,4 @@
-"""What the tests of the web share: a home of their own, as those of the daemon, and a browser."""
+"""Shared fixtures of the web tests: a home, as for the daemon's tests, and a browser."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,12 +17,12 @@ __all__ = ["home", "pytest_asyncio_loop_factories"]
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The one that gateway and relay run on, wherever there is one."""
+    """Use the loop that gateway and relay use, if it is available."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
-    """One for all tests of a process that want it."""
-    async with launch_browser(require_chromium()) as made:
-        yield made
+    """One browser for all tests of a process."""
+    async with launch_browser(require_chromium()) as browser:
+        yield browser

@@ -1,4 +1,4 @@
-"""A home of its own for every test, as the daemon's tests have."""
+"""Every test has a home of its own, as in the daemon's tests."""
 
 from tests.conftest import home, pytest_asyncio_loop_factories
 

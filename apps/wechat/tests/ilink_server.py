@@ -1,11 +1,11 @@
-"""A server that speaks iLink over real HTTP, for the gateway to be tested against.
+"""A server that speaks iLink over real HTTP, for testing the gateway.
 
-    async with ilink_api() as api:
-        api.says("hello", person="ann@im.wechat")
-        await api.until(lambda: api.texts("ann@im.wechat"))
+    async with run_ilink_server() as api:
+        api.add_message("hello", person="ann@im.wechat")
+        await api.wait_until(lambda: api.texts_to("ann@im.wechat"))
 
-It wants the headers, tokens and contexts that WeChat wants, and keeps files encrypted. What it was
-told to do wrong it does once: `api.fail("sendmessage", Fault(0))`.
+It requires the headers, tokens and contexts that WeChat requires, and stores files encrypted.
+Injected faults happen once: `api.inject_faults("sendmessage", WeChatFault(0))`.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ TOKEN = "crab@im.bot:shell"
 BOT = "crab@im.bot"
 ANN, BO, EVE = "ann@im.wechat", "bo@im.wechat", "eve@im.wechat"
 KEY = bytes(range(16))
-# As many answers as WeChat takes for one message.
+# The number of answers that WeChat takes for one message.
 QUOTA = 10
 
 
 @dataclass(frozen=True)
 class WeChatFault:
-    """A status, and what iLink would say; 0 cuts the connection, before or after the deed."""
+    """A status, and iLink's error; 0 cuts the connection, before or after the request was done."""
 
     status: int = 200
     code: int = 0
@@ -58,7 +58,7 @@ class ILinkServer:
     def __init__(self) -> None:
         self.url = ""
         self.tokens = {TOKEN}
-        self.log: list[dict[str, Any]] = []  # what people wrote, by which cursors count
+        self.log: list[dict[str, Any]] = []  # people's messages; a cursor is an index into it
         self.messages: list[WeChatMessage] = []
         self.files: dict[str, bytes] = {}
         self.calls: Counter[str] = Counter()
@@ -66,8 +66,8 @@ class ILinkServer:
         self.typing: list[str] = []
         self.uins: set[str] = set()
         self.contexts: dict[str, str] = {}
-        self.remaining_answers: Counter[str] = Counter()  # answers that a context is good for
-        self.redelivers = False  # gives what it has given before
+        self.remaining_answers: Counter[str] = Counter()  # answers left for each context
+        self.redelivers = False  # repeats messages that it has sent before
         self.is_away = False
         self.codes: list[str] = []
         self.statuses: deque[dict[str, Any]] = deque()
@@ -80,7 +80,7 @@ class ILinkServer:
     # ── People ──────────────────────────────────────────────────────────────────────────────
 
     def add_message(self, text: str = "", person: str = ANN, **more: Any) -> str:
-        """The id of the message. `more` is of the message, as iLink spells it."""
+        """Returns the id of the message. `more` has fields of the message in iLink."""
         number = next(self._numbers)
         context = f"ctx-{number}"
         items = [{"type": 1, "text_item": {"text": text}}] if text else []
@@ -106,7 +106,7 @@ class ILinkServer:
     def add_file(
         self, kind: int, data: bytes, person: str = ANN, text: str = "", **more: Any
     ) -> str:
-        """A file, as an item of that type."""
+        """Add a file as an item of the type `kind`."""
         where = f"file/{next(self._numbers)}+="
         self.files[where] = encrypt_data(data, KEY)
         media = {"encrypt_query_param": where, "aes_key": base64.b64encode(KEY).decode()}
@@ -125,16 +125,16 @@ class ILinkServer:
     def inject_faults(self, name: str, *faults: WeChatFault) -> None:
         self._faults.setdefault(name, deque()).extend(faults)
 
-    async def wait_until(self, claim: Callable[[], Any]) -> None:
+    async def wait_until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not claim():
+            while not condition():
                 self.changed.clear()
-                if not claim():
+                if not condition():
                     await self.changed.wait()
 
     @property
     def is_read(self) -> bool:
-        """Whether the cursor is behind all there is."""
+        """Whether the cursor is at the end of the log."""
         return bool(self.cursors) and self.cursors[-1] == self._make_cursor(len(self.log))
 
     # ── The service ─────────────────────────────────────────────────────────────────────────
@@ -189,30 +189,30 @@ class ILinkServer:
         assert 0 <= int(base64.b64decode(uin)) < 2**32
         self.uins.add(uin)
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        wanted = ("ilink_bot_token", "Bearer")
-        return (request.headers.get("AuthorizationType"), kind) == wanted and token in self.tokens
+        expected = ("ilink_bot_token", "Bearer")
+        return (request.headers.get("AuthorizationType"), kind) == expected and token in self.tokens
 
     async def _updates(self, cursor: str) -> dict[str, Any]:
         self.cursors.append(cursor)
-        place = int(cursor.removeprefix("buf-")) if cursor else 0
-        # Not as long as WeChat, so that nothing waits for the end of a test.
+        position = int(cursor.removeprefix("buf-")) if cursor else 0
+        # Shorter than WeChat, so that no test waits for it at its end.
         deadline = time.monotonic() + 0.5
-        while len(self.log) <= place and time.monotonic() < deadline and self.tokens:
+        while len(self.log) <= position and time.monotonic() < deadline and self.tokens:
             await asyncio.sleep(0.01)
         if not self.tokens:
             return {"errcode": -14, "errmsg": "session timeout"}
-        following = min(len(self.log), place + 20)
-        begin = max(0, place - 2) if self.redelivers else place
-        found = self.log[begin:following]
-        return {"ret": 0, "msgs": found, "get_updates_buf": self._make_cursor(following)}
+        following = min(len(self.log), position + 20)
+        first = max(0, position - 2) if self.redelivers else position
+        messages = self.log[first:following]
+        return {"ret": 0, "msgs": messages, "get_updates_buf": self._make_cursor(following)}
 
-    def _make_cursor(self, place: int) -> str:
-        return f"buf-{place}" if place else ""
+    def _make_cursor(self, position: int) -> str:
+        return f"buf-{position}" if position else ""
 
     def _send(self, message: dict[str, Any]) -> dict[str, Any]:
         person, context = message["to_user_id"], message["context_token"]
         assert (message["message_type"], message["message_state"]) == (2, 2)
-        assert message["client_id"] not in {one.client for one in self.messages}
+        assert message["client_id"] not in {message.client for message in self.messages}
         if context != self.contexts.get(person) or self.remaining_answers[context] <= 0:
             return {"ret": -2, "errmsg": "prepare failed"}
         (item,) = message["item_list"]
@@ -241,18 +241,20 @@ class ILinkServer:
             if where not in self.files:
                 return web.Response(status=404)
             return web.Response(body=self.files[where])
-        asked = self._uploads.pop(where)
+        upload = self._uploads.pop(where)
         data = await request.read()
-        assert (len(data), request.query["filekey"]) == (asked["filesize"], asked["filekey"])
-        kept = f"kept/{asked['filekey']}"
-        self.files[kept] = data
-        return web.Response(headers={"x-encrypted-param": kept})
+        assert (len(data), request.query["filekey"]) == (upload["filesize"], upload["filekey"])
+        stored_path = f"kept/{upload['filekey']}"
+        self.files[stored_path] = data
+        return web.Response(headers={"x-encrypted-param": stored_path})
 
     # ── Login ───────────────────────────────────────────────────────────────────────────────
 
     def queue_statuses(self, *statuses: str | dict[str, Any]) -> None:
-        """What is said of the code, one after the other."""
-        self.statuses.extend({"status": one} if isinstance(one, str) else one for one in statuses)
+        """Queue answers to status requests for the QR code."""
+        self.statuses.extend(
+            {"status": status} if isinstance(status, str) else status for status in statuses
+        )
 
     def make_confirmed(self, token: str = TOKEN) -> dict[str, Any]:
         return {

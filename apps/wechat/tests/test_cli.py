@@ -1,4 +1,4 @@
-"""The program: set up by a code, paired, run and stopped; and its command line."""
+"""The program: setup with a QR code, pairing, run and stop; and its command line."""
 
 import json
 import os
@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "wechat.md"
 
 
 @pytest.mark.req("wechat.login")
-async def test_a_code_is_shown_scanned_and_confirmed(home: Path) -> None:
+async def test_setup_shows_a_qr_code_that_is_scanned_and_confirmed(home: Path) -> None:
     async with run_ilink_server() as api:
         api.inject_faults("get_qrcode_status", WeChatFault(502))
         elsewhere = {"status": "scaned_but_redirect", "redirect_host": api.url.split("//")[1]}
@@ -38,17 +38,17 @@ async def test_a_code_is_shown_scanned_and_confirmed(home: Path) -> None:
         api.queue_statuses(api.make_confirmed("fresh"))
         types = {"The number on the phone": "12\n", "That was wrong": "34\n", "Serve ann": "\n"}
         code, screen = await WECHAT_COMMAND.run_at_terminal(
-            *("setup", "--home", home, "--base-url", api.url, "--agent", "twin"), types=types
+            *("setup", "--home", home, "--base-url", api.url, "--agent", "twin"), typed_after=types
         )
     assert code == 0, screen
     for number in (1, 2):
-        shown = f"https://wechat.example/qr?code=code-{number}"
-        assert shown in screen
-        assert render_qr_code(shown).strip() in screen
+        url = f"https://wechat.example/qr?code=code-{number}"
+        assert url in screen
+        assert render_qr_code(url).strip() in screen
     assert api.digits == ["", "", "", "12", "34", "", ""]
     assert "Confirm it on the phone" in screen
     assert f"knows us as {BOT}" in screen
-    assert "fresh" not in screen, "the token is shown to nobody"
+    assert "fresh" not in screen, "the token is never shown"
     path = home / "config" / "wechat.toml"
     settings = load_settings(path, EXTRA_SETTINGS)
     assert (settings.token, settings.base_url, settings.agent) == ("fresh", api.url, "twin")
@@ -57,19 +57,23 @@ async def test_a_code_is_shown_scanned_and_confirmed(home: Path) -> None:
 
 
 @pytest.mark.req("wechat.login")
-async def test_who_scans_it_need_not_be_served_and_nobody_may_scan_it(home: Path) -> None:
+async def test_the_scanning_person_need_not_be_served_and_a_code_may_stay_unscanned(
+    home: Path,
+) -> None:
     async with run_ilink_server() as api:
         where = ("setup", "--home", home, "--base-url", api.url)
         api.queue_statuses(*["expired"] * 3)
-        code, screen = await WECHAT_COMMAND.run_at_terminal(*where, types={})
-        assert (code, "nobody has scanned the code" in screen) == (1, True), screen
+        code, screen = await WECHAT_COMMAND.run_at_terminal(*where, typed_after={})
+        assert (code, "the code was not scanned" in screen) == (1, True), screen
         assert (len(api.codes), home.exists()) == (3, False)
         api.queue_statuses("binded_redirect")
-        code, screen = await WECHAT_COMMAND.run_at_terminal(*where, types={})
+        code, screen = await WECHAT_COMMAND.run_at_terminal(*where, typed_after={})
         assert (code, "crabtalk-wechat setup" in screen) == (1, True), screen
         api.queue_statuses(api.make_confirmed())
-        code, screen = await WECHAT_COMMAND.run_at_terminal(*where, types={"Serve ann": "n\n"})
-        assert (code, "Nobody is served yet" in screen) == (0, True), screen
+        code, screen = await WECHAT_COMMAND.run_at_terminal(
+            *where, typed_after={"Serve ann": "n\n"}
+        )
+        assert (code, "No user is served yet" in screen) == (0, True), screen
     assert load_settings(home / "config" / "wechat.toml", EXTRA_SETTINGS).allowed_users == ()
 
 
@@ -79,27 +83,27 @@ async def test_it_is_set_up_paired_and_talked_to(tmp_path: Path) -> None:
         home, where = ("--home", w.home), ("--base-url", w.api.url)
         path = w.home / "config" / "wechat.toml"
 
-        said = await WECHAT_COMMAND.run_command("run", *home)
-        assert (said.code, "run `crabtalk-wechat setup`" in said.err) == (1, True), said
-        said = await WECHAT_COMMAND.run_command("setup", *home, *where)
-        assert (said.code, "use --token-stdin" in said.err) == (2, True), said
-        said = await WECHAT_COMMAND.run_command(
+        outcome = await WECHAT_COMMAND.run_command("run", *home)
+        assert (outcome.code, "run `crabtalk-wechat setup`" in outcome.err) == (1, True), outcome
+        outcome = await WECHAT_COMMAND.run_command("setup", *home, *where)
+        assert (outcome.code, "use --token-stdin" in outcome.err) == (2, True), outcome
+        outcome = await WECHAT_COMMAND.run_command(
             "setup", *home, *where, "--token-stdin", typed="wrong\n"
         )
-        assert (said.code, "does not know this token" in said.err) == (1, True), said
+        assert (outcome.code, "does not know this token" in outcome.err) == (1, True), outcome
         assert not path.exists(), "only a token that works is written"
-        said = await WECHAT_COMMAND.run_command(
+        outcome = await WECHAT_COMMAND.run_command(
             "setup", *home, *where, "--token-stdin", typed=TOKEN
         )
-        assert (said.code, "knows us as a bot" in said.out) == (0, True), said
+        assert (outcome.code, "knows us as a bot" in outcome.out) == (0, True), outcome
         assert path.stat().st_mode & 0o777 == 0o600
-        said = await WECHAT_COMMAND.run_command("check", *home, "--json")
-        assert json.loads(said.out) == {"name": "a bot", "allowed_users": []}
+        outcome = await WECHAT_COMMAND.run_command("check", *home, "--json")
+        assert json.loads(outcome.out) == {"name": "a bot", "allowed_users": []}
 
         async with WECHAT_COMMAND.run_gateway(w.home, "--verbose") as process:
             await w.api.wait_until(lambda: w.api.calls["getupdates"])
-            said = await WECHAT_COMMAND.run_command("pair", *home, "--json")
-            w.api.add_message(json.loads(said.out)["code"], BO)
+            outcome = await WECHAT_COMMAND.run_command("pair", *home, "--json")
+            w.api.add_message(json.loads(outcome.out)["code"], BO)
             await w.api.wait_until(lambda: w.api.texts_to(BO))
             assert "Welcome" in w.api.texts_to(BO)[0]
             w.api.add_message("hello", BO)
@@ -127,9 +131,9 @@ async def test_crabup_starts_it_and_stops_it(tmp_path: Path, home: Path, has_sys
             await api.wait_until(lambda: "do not know you" in "".join(api.texts_to(BO)))
             assert TOKEN not in await gateway.read_logs()
             await gateway.stop()
-        asked = api.calls["getupdates"]
+        polls = api.calls["getupdates"]
         api.add_message("hello")
-        assert (api.calls["getupdates"], api.is_read) == (asked, False)
+        assert (api.calls["getupdates"], api.is_read) == (polls, False)
 
 
 # ── The command line itself ────────────────────────────────────────────────────────────────────
@@ -138,16 +142,16 @@ async def test_crabup_starts_it_and_stops_it(tmp_path: Path, home: Path, has_sys
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 @pytest.mark.req("wechat.cli.help")
 async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = await WECHAT_COMMAND.run_command(*words, "--help")
-    assert (said.code, said.err) == (0, "")
-    assert said.out == f"{PAGE.render_help(list(words))}\n"
-    assert " ".join(["crabtalk-wechat", *words]) in said.out.partition("Example")[2]
-    assert len(said.out.splitlines()) <= 24
-    assert max(map(len, said.out.splitlines())) <= 80
+    outcome = await WECHAT_COMMAND.run_command(*words, "--help")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == f"{PAGE.render_help(list(words))}\n"
+    assert " ".join(["crabtalk-wechat", *words]) in outcome.out.partition("Example")[2]
+    assert len(outcome.out.splitlines()) <= 24
+    assert max(map(len, outcome.out.splitlines())) <= 80
 
 
 @pytest.mark.req("wechat.cli.help")
-def test_the_help_on_the_page_is_what_the_commands_print_all_of_it() -> None:
+def test_the_page_has_the_current_help_of_all_commands() -> None:
     page = PAGE.read_page()
     assert PAGE.refresh_blocks(page) == page, f"run python -m {PAGE.script}"
     assert sorted(PAGE.list_shown_commands(page)) == sorted(["", *main.commands])
@@ -160,16 +164,16 @@ def test_help_loads_nothing_it_does_not_need() -> None:
         "heavy = ('aiohttp', 'asyncio', 'cryptography', 'segno', 'msgspec', 'crabtalk.client')\n"
         "print([module for module in heavy if module in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout == b"[]\n"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert result.stdout == b"[]\n"
 
 
 @pytest.mark.req("wechat.cli.help")
-def test_the_installed_command_says_its_version() -> None:
-    done = subprocess.run(
+def test_the_installed_command_prints_its_version() -> None:
+    result = subprocess.run(
         [WECHAT_COMMAND.program, "--version"], capture_output=True, check=True, env=os.environ
     )
-    assert done.stdout.decode() == f"crabtalk-wechat {crabtalk_wechat.__version__}\n"
+    assert result.stdout.decode() == f"crabtalk-wechat {crabtalk_wechat.__version__}\n"
 
 
 @pytest.mark.req("wechat.docs")

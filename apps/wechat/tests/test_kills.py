@@ -1,4 +1,4 @@
-"""Killed at any moment, with its daemon, and cut off by the network, it loses nothing."""
+"""It loses nothing, even if it and its daemon are killed and the network cuts its messages."""
 
 import random
 from collections.abc import Callable
@@ -45,16 +45,16 @@ async def run_with_kills(path: Path, *, rounds: int, seed: int) -> GatewayKillRe
             api.inject_faults(chance.choice(("sendmessage", "getuploadurl")), chance.choice(CUTS))
 
         def files(chat: str) -> list[tuple[str, bool]]:
-            """The mark is a message of its own before the file."""
-            sent = api.messages_to(chat)
-            before = ["", *(message.text for message in sent)]
+            """The mark is a separate message before the file."""
+            messages = api.messages_to(chat)
+            before = ["", *(message.text for message in messages)]
             return [
                 (message.file[1], SENT_AGAIN_MARK in text)
-                for text, message in zip(before, sent, strict=False)
+                for text, message in zip(before, messages, strict=False)
                 if message.file is not None
             ]
 
-        town = KillScenarioSetup(
+        setup = KillScenarioSetup(
             daemon=daemon,
             journal=daemon.home / "wechat" / "journal",
             chats=CHATS,
@@ -68,7 +68,7 @@ async def run_with_kills(path: Path, *, rounds: int, seed: int) -> GatewayKillRe
             is_read=lambda: api.is_read,
             cut=cut,
         )
-        return await run_kill_scenario(town, rounds=rounds, seed=seed)
+        return await run_kill_scenario(setup, rounds=rounds, seed=seed)
 
 
 @pytest.mark.timeout(240)

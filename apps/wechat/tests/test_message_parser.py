@@ -1,4 +1,4 @@
-"""What iLink sends, as a gateway reads it; and what an agent writes, as WeChat shows it."""
+"""Messages of iLink, parsed for the gateway; and markdown rendered for WeChat."""
 
 import json
 from typing import Any
@@ -14,8 +14,8 @@ ANN = "ann@im.wechat"
 
 
 def make_message(*items: dict[str, Any], **more: Any) -> dict[str, Any]:
-    said = {"message_type": 1, "from_user_id": ANN, "message_id": 7, "item_list": list(items)}
-    return {**said, **more}
+    message = {"message_type": 1, "from_user_id": ANN, "message_id": 7, "item_list": list(items)}
+    return {**message, **more}
 
 
 def make_text_item(text: str, **more: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def make_text_item(text: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.req("wechat.reading")
-def test_words_are_read_with_who_said_them_and_when() -> None:
+def test_a_text_is_parsed_with_its_author_and_time() -> None:
     update = parse_message(
         make_message(
             make_text_item("dig"), make_text_item("here"), create_time_ms=1_700_000_000_500
@@ -34,12 +34,12 @@ def test_words_are_read_with_who_said_them_and_when() -> None:
     assert (update.chat.id, update.person.id, update.chat.is_group) == (ANN, ANN, False)
     assert parse_message(make_message(make_text_item("ours"), message_type=2)) is None
     assert parse_message(make_message(make_text_item("of a group"), group_id="g")) is None
-    assert parse_message(make_message(make_text_item("of nobody"), from_user_id="")) is None
+    assert parse_message(make_message(make_text_item("no sender"), from_user_id="")) is None
 
 
 @pytest.mark.req("wechat.reading")
-def test_messages_without_an_id_are_told_apart() -> None:
-    said = [
+def test_messages_without_an_id_get_different_ids() -> None:
+    messages = [
         make_message(make_text_item("a"), message_id=0, client_id="c1"),
         make_message(make_text_item("a"), message_id=0, client_id="c2"),
         make_message(make_text_item("a"), message_id=0, create_time_ms=1),
@@ -47,7 +47,8 @@ def test_messages_without_an_id_are_told_apart() -> None:
         make_message(make_text_item("b"), message_id=0, create_time_ms=2),
     ]
     first, second = [
-        [one.id for one in map(parse_message, said) if one is not None] for _ in range(2)
+        [update.id for update in map(parse_message, messages) if update is not None]
+        for _ in range(2)
     ]
     assert len(set(first)) == 5
     assert first == second
@@ -63,7 +64,7 @@ def test_messages_without_an_id_are_told_apart() -> None:
         ("1, 3", "1, 3"),
     ],
 )
-def test_what_is_quoted_stands_before_words_and_not_before_commands_and_numbers(
+def test_a_quote_is_put_before_text_but_not_before_commands_and_numbers(
     text: str, read_as: str
 ) -> None:
     quote = {"title": "crab", "message_item": make_text_item("dig\nhere")}
@@ -73,7 +74,7 @@ def test_what_is_quoted_stands_before_words_and_not_before_commands_and_numbers(
 
 
 @pytest.mark.req("wechat.reading")
-def test_spoken_words_are_words_and_what_was_not_understood_is_a_file() -> None:
+def test_a_voice_message_is_its_transcript_or_else_a_file() -> None:
     media = {"encrypt_query_param": "w", "aes_key": "k"}
     update = parse_message(make_message({"type": 3, "voice_item": {"media": media, "text": "dig"}}))
     assert update is not None
@@ -87,7 +88,7 @@ def test_spoken_words_are_words_and_what_was_not_understood_is_a_file() -> None:
         make_message(make_text_item("look"), video, {"type": 2, "image_item": {}})
     )
     assert update is not None
-    assert [one.name for one in update.attachments] == ["video-2.mp4"]
+    assert [attachment.name for attachment in update.attachments] == ["video-2.mp4"]
 
 
 KEYS = "type text_item text image_item file_item voice_item media len encrypt_query_param ref_msg"
@@ -105,18 +106,18 @@ anything = st.recursive(
 
 @pytest.mark.req("wechat.reading")
 @given(anything, anything, anything)
-def test_whatever_comes_is_read_or_left_out(items: Any, at: Any, number: Any) -> None:
+def test_any_message_is_parsed_or_left_out(items: Any, at: Any, number: Any) -> None:
     update = parse_message(make_message(item_list=items, create_time_ms=at, message_id=number))
     assert update is not None
     assert update.id
 
 
-# ── As WeChat shows it ─────────────────────────────────────────────────────────────────────────
+# ── Rendering for WeChat ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wechat.plain")
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "rendered"),
     [
         ("# Tide #\n\nIt is **low** at *three*.", "Tide\n\nIt is low at three."),
         ("```python\na = '**b**'\n# c\n```\nafter", "a = '**b**'\n# c\nafter"),
@@ -131,16 +132,16 @@ def test_whatever_comes_is_read_or_left_out(items: Any, at: Any, number: Any) ->
         ("```\n```", "```\n```"),
     ],
 )
-def test_marks_are_left_out_and_words_stay(text: str, shown: str) -> None:
-    assert render_plain(text) == shown
+def test_markdown_marks_are_removed_and_the_text_stays(text: str, rendered: str) -> None:
+    assert render_plain(text) == rendered
 
 
 @pytest.mark.req("wechat.plain")
 @given(st.text(alphabet="ab *_`~#[]()\n!1", max_size=80))
-def test_without_its_marks_a_text_is_never_longer_nor_empty(text: str) -> None:
-    shown = render_plain(text)
-    assert len(shown) <= len(text)
-    assert shown or not text
-    letters = [one for one in text if one in "ab1"]
+def test_plain_text_is_never_longer_than_its_markdown_nor_empty(text: str) -> None:
+    rendered = render_plain(text)
+    assert len(rendered) <= len(text)
+    assert rendered or not text
+    letters = [character for character in text if character in "ab1"]
     if "```" not in text and "~~~" not in text:
-        assert [one for one in shown if one in "ab1"] == letters or "](" in text
+        assert [item for item in rendered if item in "ab1"] == letters or "](" in text

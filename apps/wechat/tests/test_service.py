@@ -1,4 +1,4 @@
-"""The service, by itself, against a server that speaks iLink."""
+"""The service alone, against a server that speaks iLink."""
 
 import asyncio
 import base64
@@ -46,30 +46,30 @@ CHAT = Chat(ANN)
 
 @asynccontextmanager
 async def open_service(path: Path) -> AsyncIterator[tuple[ILinkServer, WeChatService]]:
-    own = path / "home" / "wechat"
-    own.mkdir(parents=True)
+    directory = path / "home" / "wechat"
+    directory.mkdir(parents=True)
     async with (
         run_ilink_server() as api,
-        open_wechat(make_settings(api, ANN), own, pauses=TEST_DELAYS) as service,
+        open_wechat(make_settings(api, ANN), directory, delays=TEST_DELAYS) as service,
     ):
         yield api, service
 
 
 async def receive_updates(service: WeChatService, count: int = 1) -> list[Update]:
-    """So many updates, all of them taken."""
-    found: list[Update] = []
+    """Receive `count` updates and acknowledge them."""
+    updates_received: list[Update] = []
     async with aclosing(service.updates()) as updates:
-        while len(found) < count:
-            found.append(await wait_with_timeout(anext(updates)))
-            await service.acknowledge(found[-1])
-    return found
+        while len(updates_received) < count:
+            updates_received.append(await wait_with_timeout(anext(updates)))
+            await service.acknowledge(updates_received[-1])
+    return updates_received
 
 
-# ── What goes ──────────────────────────────────────────────────────────────────────────────────
+# ── Sending ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wechat.send")
-async def test_a_message_is_plain_text_with_the_context_of_what_its_person_wrote(
+async def test_a_message_is_plain_text_with_the_context_of_its_persons_last_message(
     tmp_path: Path,
 ) -> None:
     async with open_service(tmp_path) as (api, service):
@@ -93,12 +93,12 @@ async def test_a_message_has_four_thousand_characters(tmp_path: Path) -> None:
     async with open_service(tmp_path) as (api, service):
         api.add_message("hello")
         await receive_updates(service)
-        longest = "🦀" * 2000
-        assert service.measure(longest) == service.limits.text == 4000
-        await service.send(CHAT, longest)
+        text = "🦀" * 2000
+        assert service.measure(text) == service.limits.text == 4000
+        await service.send(CHAT, text)
         with pytest.raises(MessageTooLongError):
-            await service.send(CHAT, f"{longest}a")
-        assert [message.text for message in api.messages] == [longest]
+            await service.send(CHAT, f"{text}a")
+        assert [message.text for message in api.messages] == [text]
 
 
 @pytest.mark.req("wechat.errors")
@@ -120,7 +120,7 @@ async def test_a_message_has_four_thousand_characters(tmp_path: Path) -> None:
         (WeChatFault(0, is_done=True), DeliveryUnknownError),
     ],
 )
-async def test_what_went_wrong_is_said_as_it_is(
+async def test_each_fault_is_mapped_to_the_right_error(
     tmp_path: Path, fault: WeChatFault, kind: type[ChatServiceError]
 ) -> None:
     async with open_service(tmp_path) as (api, service):
@@ -136,7 +136,7 @@ async def test_what_went_wrong_is_said_as_it_is(
 
 
 @pytest.mark.req("wechat.errors")
-async def test_nobody_there_means_that_nothing_was_sent(tmp_path: Path) -> None:
+async def test_a_refused_connection_means_that_nothing_was_sent(tmp_path: Path) -> None:
     async with run_ilink_server() as api:
         settings = make_settings(api)
     async with open_wechat(settings, tmp_path) as service:
@@ -145,7 +145,7 @@ async def test_nobody_there_means_that_nothing_was_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("wechat.context.spent")
-async def test_what_wechat_takes_no_more_of_waits_until_its_person_writes_again(
+async def test_messages_wait_while_a_context_is_used_up_until_its_person_writes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_service(tmp_path) as (api, service):
@@ -156,10 +156,10 @@ async def test_what_wechat_takes_no_more_of_waits_until_its_person_writes_again(
         with pytest.raises(RetryLaterError):
             await service.send(CHAT, "eleventh")
         monkeypatch.setattr(crabtalk_wechat.service, "FOR_WORD", 0.01)
-        asked = api.calls["sendmessage"]
+        send_count = api.calls["sendmessage"]
         with pytest.raises(RetryLaterError, match="writes again"):
             await service.send(CHAT, "eleventh")
-        assert api.calls["sendmessage"] == asked, "WeChat is not asked again and again"
+        assert api.calls["sendmessage"] == send_count, "WeChat is not asked again and again"
         monkeypatch.setattr(crabtalk_wechat.service, "FOR_WORD", 1000.0)
         sending = asyncio.ensure_future(service.send(CHAT, "eleventh"))
         api.add_message("to others", BO)
@@ -169,11 +169,13 @@ async def test_what_wechat_takes_no_more_of_waits_until_its_person_writes_again(
         assert api.texts_to()[-1] == "eleventh"
 
 
-# ── What comes ─────────────────────────────────────────────────────────────────────────────────
+# ── Receiving ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("wechat.cursor")
-async def test_the_cursor_moves_when_all_before_it_was_taken_and_is_kept(tmp_path: Path) -> None:
+async def test_the_cursor_moves_when_all_updates_before_it_were_acknowledged_and_is_stored(
+    tmp_path: Path,
+) -> None:
     async with open_service(tmp_path) as (api, service):
         state = tmp_path / "home" / "wechat" / "state.json"
         api.add_message("one")
@@ -181,41 +183,45 @@ async def test_the_cursor_moves_when_all_before_it_was_taken_and_is_kept(tmp_pat
         api.add_message("of a group", group_id="g1")
         api.add_message("two", BO)
         async with aclosing(service.updates()) as updates:
-            one, two = (
+            first, second = (
                 await wait_with_timeout(anext(updates)),
                 await wait_with_timeout(anext(updates)),
             )
-            assert [(one.text, one.person.id), (two.text, two.person.id)] == [
+            assert [(first.text, first.person.id), (second.text, second.person.id)] == [
                 ("one", ANN),
                 ("two", BO),
             ]
             kept = json.loads(state.read_bytes())
             assert kept["cursor"] == "", "a crash now loses nothing"
-            assert kept["contexts"] == api.contexts, "and whoever comes next can answer"
+            assert kept["contexts"] == api.contexts, "so that the next process can answer"
             coming = asyncio.ensure_future(anext(updates))
-            await service.acknowledge(one)
-            with pytest.raises(TimeoutError):  # nothing is asked for while one is open
+            await service.acknowledge(first)
+            with pytest.raises(TimeoutError):  # no request while an update is not acknowledged
                 async with asyncio.timeout(0.5):
                     await api.wait_until(lambda: len(api.cursors) > 1)
             assert json.loads(state.read_bytes())["cursor"] == ""
-            await service.acknowledge(two)
+            await service.acknowledge(second)
             await api.wait_until(lambda: api.cursors[-1] == "buf-4")
             assert json.loads(state.read_bytes())["cursor"] == "buf-4"
             assert state.stat().st_mode & 0o777 == 0o600
             api.add_message("three")
             assert (await wait_with_timeout(coming)).text == "three"
-        async with open_wechat(make_settings(api), state.parent, pauses=TEST_DELAYS) as another:
-            (three,) = await receive_updates(another)
+        async with open_wechat(
+            make_settings(api), state.parent, delays=TEST_DELAYS
+        ) as second_service:
+            (three,) = await receive_updates(second_service)
             assert three.text == "three"
             assert api.cursors[-1] == "buf-4"
-            await another.send(Chat(BO), "still known")
+            await second_service.send(Chat(BO), "still known")
         state.write_bytes(b"{")
-        async with open_wechat(make_settings(api), state.parent, pauses=TEST_DELAYS) as third:
-            assert len(await receive_updates(third, 3)) == 3
+        async with open_wechat(
+            make_settings(api), state.parent, delays=TEST_DELAYS
+        ) as third_service:
+            assert len(await receive_updates(third_service, 3)) == 3
 
 
 @pytest.mark.req("wechat.polling")
-async def test_polling_goes_on_after_whatever_happens(tmp_path: Path) -> None:
+async def test_polling_survives_every_fault(tmp_path: Path) -> None:
     async with open_service(tmp_path) as (api, service):
         faults = (
             WeChatFault(0),
@@ -227,28 +233,28 @@ async def test_polling_goes_on_after_whatever_happens(tmp_path: Path) -> None:
         api.inject_faults("getupdates", *faults, WeChatFault(0, is_done=True))
         api.log.append({"message_type": 1, "from_user_id": "x", "message_id": [], "item_list": 7})
         api.add_message("hello")
-        assert [one.text for one in await receive_updates(service, 2)] == ["", "hello"]
+        assert [update.text for update in await receive_updates(service, 2)] == ["", "hello"]
 
 
 @pytest.mark.req("wechat.unread")
-async def test_a_message_that_cannot_be_read_holds_up_no_other(
+async def test_a_message_that_cannot_be_parsed_does_not_hold_up_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_service(tmp_path) as (api, service):
-        odd: Any = ["half of it"]
+        broken: Any = ["half of it"]
         api.add_message("one")
-        api.log.append(odd)
+        api.log.append(broken)
         api.add_message("two")
-        found = await receive_updates(service, 3)
-        assert [one.text for one in found] == ["one", "", "two"]
-        assert json.loads(found[1].unread) == odd
-        assert len({one.id for one in found}) == 3
+        updates = await receive_updates(service, 3)
+        assert [update.text for update in updates] == ["one", "", "two"]
+        assert json.loads(updates[1].unread) == broken
+        assert len({update.id for update in updates}) == 3
     assert "a message makes no sense" in caplog.text
     assert "half of it" not in caplog.text, "what people write is in no log"
 
 
 @pytest.mark.req("wechat.expiry")
-async def test_a_session_that_is_over_is_told_once_and_a_new_login_is_taken_up(
+async def test_an_expired_session_is_logged_once_and_a_new_login_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_service(tmp_path) as (api, service):
@@ -258,11 +264,11 @@ async def test_a_session_that_is_over_is_told_once_and_a_new_login_is_taken_up(
             coming = asyncio.ensure_future(anext(updates))
             await api.wait_until(lambda: api.cursors[-1] == "buf-1")
             api.tokens.clear()
-            asked = api.calls["getupdates"]
-            await api.wait_until(lambda: api.calls["getupdates"] > asked + 3)
-            told = [one for one in caplog.records if one.levelno == logging.ERROR]
-            assert [one.message for one in told] == [crabtalk_wechat.polling.EXPIRED_WORDS]
-            assert "crabtalk-wechat setup" in told[0].message
+            polls = api.calls["getupdates"]
+            await api.wait_until(lambda: api.calls["getupdates"] > polls + 3)
+            errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+            assert [error.message for error in errors] == [crabtalk_wechat.polling.EXPIRED_WORDS]
+            assert "crabtalk-wechat setup" in errors[0].message
             with pytest.raises(RetryLaterError, match="session"):
                 await service.send(CHAT, "hello")
             state = json.loads((tmp_path / "home" / "wechat" / "state.json").read_bytes())
@@ -277,7 +283,7 @@ async def test_a_session_that_is_over_is_told_once_and_a_new_login_is_taken_up(
 
 
 @pytest.mark.req("wechat.token")
-async def test_a_token_is_tried_before_it_is_used() -> None:
+async def test_a_token_is_checked_with_the_service() -> None:
     async with run_ilink_server() as api:
         settings = make_settings(api)
         assert await fetch_identity(settings) == "a bot"
@@ -325,7 +331,7 @@ async def test_files_are_fetched_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("wechat.files")
-async def test_pictures_and_videos_are_sent_as_such_and_others_as_files(tmp_path: Path) -> None:
+async def test_pictures_and_videos_are_sent_as_media_and_others_as_files(tmp_path: Path) -> None:
     names = ("a.png", "b.txt", "c.mp4")
     for name in names:
         (tmp_path / name).write_bytes(name.encode())
@@ -334,7 +340,7 @@ async def test_pictures_and_videos_are_sent_as_such_and_others_as_files(tmp_path
         await receive_updates(service)
         for name in names:
             await service.upload(CHAT, tmp_path / name, "look" if name == "b.txt" else "")
-        assert [one.file or one.text for one in api.messages] == [
+        assert [message.file or message.text for message in api.messages] == [
             (2, "", b"a.png"),
             "look",
             (4, "b.txt", b"b.txt"),

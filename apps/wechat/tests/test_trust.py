@@ -1,4 +1,4 @@
-"""Who may do what in WeChat: ids that look like another one, agents of a chat, approvals."""
+"""Permissions in WeChat: ids that look like another one, the agents of a chat, approvals."""
 
 import json
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ from tests.gateway.approval_daemon import (
 pytestmark = pytest.mark.one_loop
 
 GUARDED = {**AGENTS, "guarded": 'prompt = "You are guarded."\ntools = ["recall"]\n'}
-# As a person's id, each would be another sender than it looks like.
+# Ids of people that would make another sender than they look like.
 ODD = [f"{ANN} ", f" {ANN}", f"{ANN}\u200b", f"{ANN}\n", "tg：666", "user\u3000", "group:7"]
 
 
@@ -50,8 +50,8 @@ async def test_an_id_with_a_space_or_a_letter_that_is_not_ascii_reaches_no_agent
             await w.wait_until_idle()
         assert {message.person for message in w.api.messages} == {ANN}
         async with w.daemon.client() as client:
-            found = (await client.list_conversations()).conversations
-        assert [one.sender for one in found] == [f"wx:{ANN}"]
+            conversations = (await client.list_conversations()).conversations
+        assert [conversation.sender for conversation in conversations] == [f"wx:{ANN}"]
 
 
 @pytest.mark.req("trust.gateways.agents")
@@ -68,8 +68,10 @@ async def test_agent_crab_does_not_leave_the_agent_the_owner_chose(tmp_path: Pat
             w.api.add_message("hello")
             await w.wait_for_texts(refused, refused, "heard: hello")
         async with w.daemon.client() as client:
-            found = (await client.list_conversations()).conversations
-        assert [(one.agent, one.sender) for one in found] == [("guarded", f"wx:{ANN}")]
+            conversations = (await client.list_conversations()).conversations
+        assert [(conversation.agent, conversation.sender) for conversation in conversations] == [
+            ("guarded", f"wx:{ANN}")
+        ]
 
 
 @pytest.mark.req("trust.gateways.approval.literal")

@@ -1,4 +1,4 @@
-"""What people in WeChat see, with a daemon behind it."""
+"""What people in WeChat see, with a daemon behind the gateway."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_loop
 
 
 async def say_and_wait(w: WeChatWorld, text: str, *answer: str, person: str = ANN) -> None:
-    """Says something new, and waits until that is the last that was answered."""
+    """Send a new message, and wait until its answer is the last one."""
     w.api.messages.clear()
     w.api.add_message(text, person)
     await w.wait_for_texts(*answer, person=person)
@@ -24,7 +24,7 @@ async def say_and_wait(w: WeChatWorld, text: str, *answer: str, person: str = AN
 
 
 @pytest.mark.req("wechat.sender")
-async def test_people_talk_whatever_wechat_does(tmp_path: Path) -> None:
+async def test_people_get_answers_despite_faults_of_wechat(tmp_path: Path) -> None:
     async with open_wechat_world(tmp_path) as w, w.run_gateway():
         await say_and_wait(w, "hello", "heard: hello")
         await say_and_wait(w, "hello", "heard: hello", person=BO)
@@ -37,31 +37,31 @@ async def test_people_talk_whatever_wechat_does(tmp_path: Path) -> None:
         w.api.inject_faults("sendmessage", WeChatFault(429, retry_after="1"))
         await say_and_wait(w, "!say slow", "slow")
 
-        # Each message twice, and the cursor of before once more.
+        # Each message twice, and an old cursor once more.
         w.api.redelivers = True
         await say_and_wait(w, "!say once", "once")
         await say_and_wait(w, "!say twice", "twice")
         w.api.redelivers = False
         w.api.inject_faults("getupdates", WeChatFault(0, is_done=True))
         await say_and_wait(w, "!say again", "again")
-        heard = await w.list_user_messages()
-        assert [heard.count(f"!say {word}") for word in ("once", "twice", "again")] == [1, 1, 1]
+        received = await w.list_user_messages()
+        assert [received.count(f"!say {word}") for word in ("once", "twice", "again")] == [1, 1, 1]
 
 
 @pytest.mark.req("wechat.cut")
 @pytest.mark.parametrize("is_done", [True, False])
-async def test_a_message_that_may_have_arrived_is_sent_again_and_says_so(
+async def test_a_message_that_may_have_arrived_is_sent_again_with_a_mark(
     tmp_path: Path, is_done: bool
 ) -> None:
     async with open_wechat_world(tmp_path) as w, w.run_gateway():
         w.api.inject_faults("sendmessage", WeChatFault(0, is_done=is_done))
-        again = f"{SENT_AGAIN_MARK}\n\nheard: hello"
-        await say_and_wait(w, "hello", *(["heard: hello", again] if is_done else [again]))
+        repeat = f"{SENT_AGAIN_MARK}\n\nheard: hello"
+        await say_and_wait(w, "hello", *(["heard: hello", repeat] if is_done else [repeat]))
         assert await w.list_user_messages() == ["hello"]
 
 
 @pytest.mark.req("wechat.splitting")
-async def test_long_answers_are_cut_and_have_no_marks(tmp_path: Path) -> None:
+async def test_long_answers_are_split_and_have_no_markdown(tmp_path: Path) -> None:
     async with open_wechat_world(tmp_path) as w, w.run_gateway():
         lines = [f"print({number}, '**_')" for number in range(400)]
         code = "\n".join(lines)
@@ -70,20 +70,22 @@ async def test_long_answers_are_cut_and_have_no_marks(tmp_path: Path) -> None:
         await w.wait_until_idle()
         texts = w.api.texts_to()
         assert len(texts) > 1
-        assert all(len(one.encode("utf-16-le")) <= 8000 for one in texts)
-        shown = "\n".join(texts).split("\n")
-        assert [line for line in shown if line] == ["heard: Before.", *lines, "After."]
+        assert all(len(text.encode("utf-16-le")) <= 8000 for text in texts)
+        sent_lines = "\n".join(texts).split("\n")
+        assert [line for line in sent_lines if line] == ["heard: Before.", *lines, "After."]
 
         family = "👩\u200d👩\u200d👧"
         w.api.messages.clear()
         w.api.add_message(family * 1100)
         await w.api.wait_until(lambda: "".join(w.api.texts_to()).count(family) == 1100)
         await w.wait_until_idle()
-        assert all(not one.removeprefix("heard: ").replace(family, "") for one in w.api.texts_to())
+        assert all(
+            not text.removeprefix("heard: ").replace(family, "") for text in w.api.texts_to()
+        )
 
 
 @pytest.mark.req("wechat.no_edits")
-async def test_an_answer_is_one_message_at_its_end_without_a_word_of_tools(tmp_path: Path) -> None:
+async def test_an_answer_is_one_message_at_the_end_without_tool_calls(tmp_path: Path) -> None:
     digging = asyncio.Event()
 
     async def dig(call: ToolDispatch) -> str:
@@ -105,7 +107,7 @@ async def test_an_answer_is_one_message_at_its_end_without_a_word_of_tools(tmp_p
 
 
 @pytest.mark.req("wechat.allow_list")
-async def test_strangers_are_told_how_to_be_let_in(tmp_path: Path) -> None:
+async def test_strangers_are_told_how_to_get_access(tmp_path: Path) -> None:
     async with open_wechat_world(tmp_path) as w, w.run_gateway():
         w.api.add_message("hello", EVE)
         await w.api.wait_until(lambda: w.api.texts_to(EVE))
@@ -148,8 +150,10 @@ async def test_questions_are_answered_by_numbers_and_by_words(tmp_path: Path) ->
         w.api.add_message("as deep as it goes")
         await w.api.wait_until(lambda: w.api.texts_to()[-1] == "Off we go.")
         await w.wait_until_idle()
-        told = [one["text"] for one in w.daemon.read_messages() if one["role"] == "tool"]
-    assert json.loads(told[0]) == {
+        tool_results = [
+            message["text"] for message in w.daemon.read_messages() if message["role"] == "tool"
+        ]
+    assert json.loads(tool_results[0]) == {
         "Where to?": "Reef",
         "With what?": "Spade, Rope",
         "How deep?": "as deep as it goes",
@@ -181,14 +185,14 @@ async def test_files_and_pictures_go_both_ways(tmp_path: Path) -> None:
         w.api.add_message(script_tool_calls(calls))
         await w.api.wait_until(lambda: w.api.texts_to()[-1:] == ["done"])
         await w.wait_until_idle()
-        sent = [message.file for message in w.api.messages if message.file]
-        assert sorted(map(str, sent)) == sorted(
+        files = [message.file for message in w.api.messages if message.file]
+        assert sorted(map(str, files)) == sorted(
             map(str, [(2, "", b"png"), (4, "report.txt", b"sand")])
         )
 
 
 @pytest.mark.req("wechat.expiry")
-async def test_what_waited_for_a_new_login_is_answered_once(tmp_path: Path) -> None:
+async def test_messages_that_waited_for_a_new_login_are_answered_once(tmp_path: Path) -> None:
     async with open_wechat_world(tmp_path) as w:
         async with w.run_gateway():
             await say_and_wait(w, "hello", "heard: hello")
@@ -202,7 +206,7 @@ async def test_what_waited_for_a_new_login_is_answered_once(tmp_path: Path) -> N
 
 
 @pytest.mark.req("wechat.context.spent")
-async def test_an_answer_that_is_too_much_for_wechat_goes_on_when_its_person_writes(
+async def test_an_answer_beyond_wechats_limit_continues_when_its_person_writes(
     tmp_path: Path,
 ) -> None:
     async with open_wechat_world(tmp_path) as w, w.run_gateway():

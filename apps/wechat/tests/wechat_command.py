@@ -1,4 +1,4 @@
-"""The `crabtalk-wechat` command as a process of its own."""
+"""The `crabtalk-wechat` command as a process."""
 
 from tests.gateway.gateway_command import GatewayCommand
 

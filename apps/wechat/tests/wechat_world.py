@@ -1,4 +1,4 @@
-"""A daemon, a server that speaks iLink and a gateway between them, all of it real but the model."""
+"""A daemon, an iLink server and a gateway between them. Everything is real except the model."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -33,9 +33,9 @@ class WeChatWorld:
 
     @asynccontextmanager
     async def run_gateway(self) -> AsyncIterator[WeChatService]:
-        """A gateway, until the block is left. It is cancelled then, as by SIGTERM."""
+        """Run a gateway while the block runs, then cancel it, as SIGTERM does."""
         self.directory.mkdir(exist_ok=True)
-        async with open_wechat(self.settings, self.directory, pauses=TEST_DELAYS) as service:
+        async with open_wechat(self.settings, self.directory, delays=TEST_DELAYS) as service:
             gateway = self.gateway = Gateway(
                 self.home, service, self.settings, bounds=GatewayBounds(notice_after=0.05)
             )
@@ -48,34 +48,34 @@ class WeChatWorld:
                     await task
 
     async def wait_for_texts(self, *texts: str, person: str = ANN) -> None:
-        """Until somebody has exactly these messages."""
+        """Wait until the person has exactly these messages."""
         try:
             await self.api.wait_until(lambda: self.api.texts_to(person) == list(texts))
         except TimeoutError:
             raise AssertionError(self.api.texts_to(person)) from None
 
-    async def wait_until(self, claim: Callable[[], Any]) -> None:
+    async def wait_until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not claim():
+            while not condition():
                 await asyncio.sleep(0.01)
 
     async def list_user_messages(self, person: str = ANN) -> list[str]:
-        """What somebody said in their conversation, as the daemon has it."""
-        found: list[wire.ConversationMessage] = []
+        """The person's messages in their conversation at the daemon."""
+        messages: list[wire.ConversationMessage] = []
         async with self.daemon.client() as client:
             while True:
                 try:
                     page = await client.list_messages(
-                        "crab", sender=f"wx:{person}", offset=len(found)
+                        "crab", sender=f"wx:{person}", offset=len(messages)
                     )
-                except ServerError:  # it has not begun
+                except ServerError:  # the conversation has not begun
                     return []
-                found += page.messages
+                messages += page.messages
                 if not page.HasField("next_offset"):
-                    return [message.content for message in found if message.role == "user"]
+                    return [message.content for message in messages if message.role == "user"]
 
     async def wait_until_idle(self) -> None:
-        """Until nothing is left to do."""
+        """Wait until no update is left."""
         gateway = self.gateway
         assert gateway is not None
         await self.wait_until(lambda: self.api.is_read and not gateway.statistics()["waiting"])

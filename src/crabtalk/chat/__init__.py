@@ -1,4 +1,4 @@
-"""The chat: what `crabtalk` is at a terminal. Loaded when it opens, for it is heavy.
+"""The chat that `crabtalk` opens at a terminal. Imported only then, because it is slow to load.
 
-Its values are named tuples: as dataclasses, eighteen of them would take 10 ms more to open.
+Its values are named tuples: as dataclasses, eighteen of them would add 10 ms to opening the chat.
 """

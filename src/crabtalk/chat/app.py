@@ -1,6 +1,6 @@
-"""The chat at a terminal: keys in, what is finished to the scrollback, the rest on the board.
+"""The chat at a terminal: handles keys, prints finished text to the scrollback, redraws the rest.
 
-It only holds the parts together: what was said is the talk's, how it looks the transcript's.
+It connects the parts: ChatController has the conversation, ChatTranscript renders it.
 """
 
 import asyncio
@@ -37,9 +37,10 @@ FRAME_SECONDS = 1 / 25  # seconds between two drawings of what an agent says
 TICK_SECONDS = 0.1  # while a turn runs, for its clocks
 PRELOAD_DELAY = 0.3  # seconds after which the colours of code are loaded, in a thread
 SECOND_PRESS_SECONDS = 2.0  # seconds in which a second Esc or Ctrl+C leaves
-# A form that appeared under the fingers of somebody who types would take a key for an answer.
-QUIET_SECONDS = 0.5  # seconds without a key before one opens by itself
-HISTORY_SCREENS = 3  # of what was said before, when it opens
+# Seconds without a key before a form opens by itself: a form that opens while a person types would
+# take a key for an answer.
+QUIET_SECONDS = 0.5
+HISTORY_SCREENS = 3  # screens of earlier messages shown when the chat opens
 
 
 def run_chat(
@@ -51,7 +52,7 @@ def run_chat(
     mode: str = "",
     words: tuple[str, ...] = (),
 ) -> int:
-    """The chat, until somebody leaves it: its exit status. `words` are said first."""
+    """Run the chat until the person leaves it; return its exit status. `words` are sent first."""
     if not is_terminal():
         from .line_mode import run_line_mode
 
@@ -60,7 +61,7 @@ def run_chat(
 
 
 class ChatApp:
-    """A Face of the talk."""
+    """The ChatInterface of a full terminal."""
 
     def __init__(self, home: Path | None) -> None:
         self.home = home
@@ -80,13 +81,13 @@ class ChatApp:
 
     @property
     def form(self) -> TerminalForm | None:
-        """The one in view, which gets the keys."""
+        """The form in view, which gets the keys."""
         return self.forms.form
 
     async def run(
         self, agent: str | None, sender: str, start: bool, words: str, *, mode: str = ""
     ) -> int:
-        settings, complaint = read_settings(self.home)
+        settings, problem = read_settings(self.home)
         self.controller = ChatController(
             self,
             self.theme,
@@ -110,17 +111,17 @@ class ChatApp:
         )
         self.display.key_processor.after_key_press += self._record_key_press
         async with self.controller:
-            if complaint:
-                self.controller.show_notice(complaint, "error")
+            if problem:
+                self.controller.show_notice(problem, "error")
             await self._print_history()
             if words:
                 self.controller.submit_text(words)
-            # Whoever ends it from outside gets a terminal back that echoes what is typed.
+            # Also when a signal ends the chat, the terminal must echo again.
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self.leave_chat)
             loop = asyncio.get_running_loop()
             loop.call_later(PRELOAD_DELAY, loop.run_in_executor, None, preload_lexers)
-            # All that was loaded stays: to look through it for garbage would hold up a key.
+            # Imported objects live on: a garbage collection over them would delay a key press.
             gc.freeze()
             with suppress(EOFError):
                 await self.display.run_async(handle_sigint=False)
@@ -128,7 +129,7 @@ class ChatApp:
         return 0
 
     def _print_rest(self) -> None:
-        """What was being said is left on the screen as far as it came."""
+        """Leave the unfinished answer on the screen."""
         for timer in (self._frame_timer, self._tick_timer):
             if timer is not None:
                 timer.cancel()
@@ -136,7 +137,7 @@ class ChatApp:
         self.display.print_above(self.controller.transcript.take_text(self.layout.columns))
 
     async def _print_history(self) -> None:
-        """What was said before, or for whoever comes first, a greeting."""
+        """Print the end of the history; the greeting if there is none."""
         session, transcript = self.controller.session, self.controller.transcript
         lines, width = HISTORY_SCREENS * self.layout.rows, self.layout.columns
         messages = await session.load_history(FIRST_FETCH)
@@ -153,7 +154,7 @@ class ChatApp:
     def _record_key_press(self, _: object) -> None:
         self._last_key = time.monotonic()
 
-    # ── What keys do ────────────────────────────────────────────────────────────────────────
+    # ── Key handlers ────────────────────────────────────────────────────────────────────────
 
     def handle_enter(self) -> None:
         if self.prompt.accept_completion():
@@ -204,7 +205,7 @@ class ChatApp:
             self.controller.cycle_mode()
 
     def redraw(self) -> None:
-        """What is below; what was printed is the terminal's, and stays."""
+        """Redraw the live part. Printed text belongs to the terminal and stays."""
         self.display.renderer.erase()
         self.display.invalidate()
 
@@ -225,7 +226,7 @@ class ChatApp:
             self.controller.show_notice(f"{nothing} to show", "hint")
 
     def press_form_key(self, key: str) -> None:
-        """In the form, if there is one."""
+        """Press a key in the open form, if there is one."""
         form, outcome = self.form, self.forms.press_key(key)
         if form is not None and outcome:
             self.display.focus_form(False)
@@ -262,10 +263,10 @@ class ChatApp:
         else:
             self.prompt.buffer.insert_text(f"{path} ")
 
-    # ── A Face ──────────────────────────────────────────────────────────────────────────────
+    # ── ChatInterface ───────────────────────────────────────────────────────────────────────
 
     def schedule_redraw(self) -> None:
-        """Draws within a frame; keys are drawn at once, and wait for nothing here."""
+        """Draw within one frame. Key presses do not come here; they are drawn at once."""
         if self._frame_timer is None:
             wait = max(self._last_draw + FRAME_SECONDS - time.monotonic(), 0)
             self._frame_timer = asyncio.get_running_loop().call_later(wait, self._draw)
@@ -276,7 +277,7 @@ class ChatApp:
 
     def leave_chat(self) -> None:
         if self.prompt.text.strip():
-            self.prompt.take_text()  # found again with Up
+            self.prompt.take_text()  # so that Up finds it again
         if self.display.is_running and not self.display.is_done:
             self.display.exit(result=0)
 
@@ -297,8 +298,8 @@ class ChatApp:
             self.display.print_above(finished)
         else:
             self.display.invalidate()
-        waits = self.forms.find_next(self._list_open_questions()) is not None
-        if self._tick_timer is None and (self.controller.is_busy or waits):
+        has_question = self.forms.find_next(self._list_open_questions()) is not None
+        if self._tick_timer is None and (self.controller.is_busy or has_question):
             self._tick_timer = asyncio.get_running_loop().call_later(
                 TICK_SECONDS, self._handle_tick
             )
@@ -310,7 +311,7 @@ class ChatApp:
     # ── Questions ───────────────────────────────────────────────────────────────────────────
 
     def _list_open_questions(self) -> list[ChatQuestion]:
-        """Those that are put by themselves: approvals for others only during a review."""
+        """List the questions that open by themselves; other people's approvals only in a review."""
         session = self.controller.session
         return [*session.questions, *(session.approvals if self.forms.is_reviewing else ())]
 
@@ -321,7 +322,7 @@ class ChatApp:
         questions = self._list_open_questions()
         if self.forms.discard_answered(
             [*session.questions, *session.approvals]
-        ):  # somebody else answered it, or the turn is over
+        ):  # another client answered it, or the turn is over
             self.display.focus_form(False)
         is_quiet = time.monotonic() - self._last_key > QUIET_SECONDS and not self.prompt.buffer.text
         if self.form is None and is_quiet:
@@ -332,7 +333,7 @@ class ChatApp:
     def _open_form(self, question: ChatQuestion) -> None:
         form = self.forms.open_form(question, self.controller.describe_asker(question))
         self.display.focus_form(True)
-        for page in form.pages:  # nobody says yes to what they cannot read
+        for page in form.pages:  # a person must be able to read the whole question
             if form.is_question_cut(page, self.layout.columns, self.layout.max_form_rows):
                 page.is_printed_above = True
                 lines = form.wrap_question(page, self.layout.columns)

@@ -1,6 +1,6 @@
-"""The text of an approval in a form: wrapped to the width, scrolled, and whether it was read.
+"""The text of an approval in a form: wraps and scrolls it, and knows whether it was read.
 
-The end of the text must have been on the screen before a yes is taken. It touches no terminal.
+A yes is accepted only after the end of the text was on the screen. It touches no terminal.
 """
 
 from bisect import bisect_right
@@ -10,7 +10,7 @@ from prompt_toolkit.utils import get_cwidth
 from crabtalk.cli.approval_text import INDENT, ApprovalLine, build_approval_lines, split_cells
 from crabtalk.protocol import wire
 
-# Before a line of the call, and before what is left of one that is wider than the screen.
+# Prefixes of a line of the call, and of its continuation if it is wider than the screen.
 CALL_GUTTER, CALL_GUTTER_NEXT = "│ ", "┆ "
 STYLES = {"title": "class:form.question", "fact": "", "call": "class:form.call"}
 SCROLL_KEYS = {"pageup", "pagedown", "home", "end", " "}
@@ -29,11 +29,10 @@ class ApprovalView:
         self._height = 0  # rows in view when it was last drawn
 
     def count_rows(self, width: int) -> int:
-        """How many rows it has."""
         return len(self._wrap(width))
 
     def visible_rows(self, width: int, height: int) -> list[Row]:
-        """Those in view, at most `height`."""
+        """Return the rows in view, at most `height`."""
         rows = self._wrap(width)
         self._height = height
         self._top = max(min(self._top, len(rows) - height), 0)
@@ -42,7 +41,7 @@ class ApprovalView:
 
     @property
     def position(self) -> str:
-        """Which rows are in view, in words; empty when all are."""
+        """Say which rows are in view; empty when all are."""
         total, bottom = len(self._rows), self._top + self._height
         if self._height >= total:
             return ""
@@ -62,10 +61,12 @@ class ApprovalView:
         self._top = max(min(self._top, len(self._rows) - self._height), 0)
 
     def _wrap(self, width: int) -> list[Row]:
-        """Wrapped anew when the width has changed. The text at the top stays at the top: a window
-        that gets wider must not skip what nobody has read."""
+        """Wrap the text, again if the width has changed.
+
+        The text at the top stays at the top: a window that gets wider must not skip unread text.
+        """
         if width != self._width:
-            place = self._row_offsets[self._top] if self._row_offsets else 0
+            offset = self._row_offsets[self._top] if self._row_offsets else 0
             self._width = width
             self._rows, self._row_offsets, start = [], [], 0
             for line in self._lines:
@@ -73,7 +74,7 @@ class ApprovalView:
                     self._rows.append(row)
                     self._row_offsets.append(start)
                     start += len(row[-1][1])
-            self._top = bisect_right(self._row_offsets, place) - 1
+            self._top = bisect_right(self._row_offsets, offset) - 1
         return self._rows
 
 

@@ -1,8 +1,8 @@
-"""Placement: where a line of markdown belongs, and what it is there. Changes nothing.
+"""Parse a line of Markdown: which blocks contain it and what kind of line it is. Keeps no state.
 
-CommonMark's rules for quotes, lists, headings, fences and rules; tables where a line begins with a
-bar. A line of `=` or `-` below a paragraph is a rule, not a reason to make a heading of what has
-been read already. Part of a line is placed too, if the rest of it cannot change the answer.
+It follows CommonMark for quotes, lists, headings, fences and rules; a table line begins with a bar.
+A line of `=` or `-` below a paragraph is a rule: the paragraph was shown already and cannot become
+a heading. Part of a line is parsed too, if the rest of it cannot change the result.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
-MAX_LINE = 2000  # characters; what is longer is prose, whatever it began with
+MAX_LINE = 2000  # characters; a longer line is prose, whatever it began with
 MAX_DEPTH = 8  # quotes and lists inside one another
 
 HEADING = re.compile(r"(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*")
@@ -22,7 +22,7 @@ LIST_ITEM = re.compile(
     r"(?P<mark>[-+*]|(?P<number>\d{1,9})[.)])(?:(?P<space>[ \t]+)(?=\S)|[ \t]*$)"
 )
 TASK = re.compile(r"\[(?P<done>[ xX])\][ \t]+(?=\S)")
-# What could still become something else than prose.
+# The beginning of a line that could still become something other than prose.
 UNDECIDED_LINE = re.compile(
     r"#{1,6}|(?:[-+*]|\d{1,9}(?:[.)][ \t]*)?)|([-_*])[ \t]*(?:\1[ \t]*)*|=+[ \t]*|`{1,2}|~{1,2}"
     r"|\[(?:[ xX](?:\][ \t]*)?)?"
@@ -43,16 +43,16 @@ class LineKind(Enum):
 
 @dataclass(slots=True)
 class ContainerBlock:
-    """A quote, or an item of a list; `indent` is how far its content stands in."""
+    """A quote, or an item of a list; `indent` is the indentation of its content."""
 
     indent: int = 0
     mark: str = ""
     number: int | None = None
-    is_done: bool | None = None  # of a task
-    is_shown: bool = False  # its mark
+    is_done: bool | None = None  # of a task item
+    is_shown: bool = False  # its mark was shown
 
     def continue_numbering(self, item: "ContainerBlock") -> None:
-        """Of numbered items that do not count, each is one more than the last."""
+        """Number an item one more than the last one, if the source repeats the same number."""
         if self.number is not None and item.number is not None and self.mark[-1] == item.mark[-1]:
             self.number = max(self.number, item.number + 1)
 
@@ -62,7 +62,7 @@ class ContainerBlock:
 
 
 class ParsedLine(NamedTuple):
-    """`kept` of the open containers hold the line, and `opened` are new."""
+    """The first `matched` open containers hold the line, and `new_containers` begin with it."""
 
     matched: int
     new_containers: tuple[ContainerBlock, ...]
@@ -72,7 +72,7 @@ class ParsedLine(NamedTuple):
 
 
 class OpenBlocks(NamedTuple):
-    """What is open when a line comes."""
+    """The blocks that are open when a line comes."""
 
     containers: Sequence[ContainerBlock]
     fence: str = ""
@@ -80,72 +80,78 @@ class OpenBlocks(NamedTuple):
 
 
 def parse_line(line: str, state: OpenBlocks) -> ParsedLine:
-    """A whole line."""
-    kept, text, indent = match_containers(line, state.containers)
+    """Parse a whole line."""
+    matched, text, indent = match_containers(line, state.containers)
     is_long = len(line) > MAX_LINE
-    if state.fence and kept == len(state.containers):
-        return ParsedLine(kept, (), *parse_fenced_line(text, indent, state.fence, is_long=is_long))
-    text, indent, opened = parse_new_containers(text, indent, state, kept)
-    has_prose = state.has_prose and not opened
+    if state.fence and matched == len(state.containers):
+        return ParsedLine(
+            matched, (), *parse_fenced_line(text, indent, state.fence, is_long=is_long)
+        )
+    text, indent, new_containers = parse_new_containers(text, indent, state, matched)
+    has_prose = state.has_prose and not new_containers
     kind, text, detail = parse_leaf(text, indent, has_prose=has_prose, is_long=is_long)
     if kind is LineKind.PARAGRAPH and has_prose:
-        kept = len(state.containers)  # it goes on, though the marks of its quote or list are gone
-    if kind is LineKind.PARAGRAPH and opened and opened[-1].mark and (task := TASK.match(text)):
-        opened[-1].is_done = task["done"] != " "
+        matched = len(state.containers)  # a lazy continuation: it needs no marks
+    if (
+        kind is LineKind.PARAGRAPH
+        and new_containers
+        and new_containers[-1].mark
+        and (task := TASK.match(text))
+    ):
+        new_containers[-1].is_done = task["done"] != " "
         text = text[task.end() :]
-    return ParsedLine(kept, tuple(opened), kind, text, detail)
+    return ParsedLine(matched, tuple(new_containers), kind, text, detail)
 
 
 def parse_partial_line(line: str, state: OpenBlocks) -> ParsedLine | None:
-    """The beginning of a line; None if the rest of it could make it something else. Otherwise it is
-    prose, or long."""
+    """Parse the beginning of a line that is prose or long; None if the rest could change that."""
     if len(line) > MAX_LINE:
         return parse_line(line, state)
-    kept, text, indent = match_containers(line, state.containers)
-    if state.fence and kept == len(state.containers):
+    matched, text, indent = match_containers(line, state.containers)
+    if state.fence and matched == len(state.containers):
         return None
-    text, _, _ = parse_new_containers(text, indent, state, kept)
+    text, _, _ = parse_new_containers(text, indent, state, matched)
     if not text or UNDECIDED_LINE.fullmatch(text):
         return None
-    placement = parse_line(line, state)
-    return placement if placement.kind is LineKind.PARAGRAPH else None
+    parsed = parse_line(line, state)
+    return parsed if parsed.kind is LineKind.PARAGRAPH else None
 
 
 def parse_new_containers(
-    text: str, indent: int, state: OpenBlocks, kept: int
+    text: str, indent: int, state: OpenBlocks, matched: int
 ) -> tuple[str, int, list[ContainerBlock]]:
-    """The containers that a line opens, after what is left of it, with its indent."""
-    has_prose = state.has_prose and kept == len(state.containers)
-    opened: list[ContainerBlock] = []
-    while indent < 4 and kept + len(opened) < MAX_DEPTH:
-        found = parse_container(text, indent, has_prose=has_prose)
-        if found is None:
+    """Return the rest of the line, its indent, and the containers that the line opens."""
+    has_prose = state.has_prose and matched == len(state.containers)
+    new_containers: list[ContainerBlock] = []
+    while indent < 4 and matched + len(new_containers) < MAX_DEPTH:
+        container = parse_container(text, indent, has_prose=has_prose)
+        if container is None:
             break
-        opened.append(found[0])
+        new_containers.append(container[0])
         has_prose = False
-        text, indent = split_indent(found[1])
-    return text, indent, opened
+        text, indent = split_indent(container[1])
+    return text, indent, new_containers
 
 
 def split_indent(text: str) -> tuple[str, int]:
-    """Without the blanks before it, and how many places those take."""
+    """Return the text without leading blanks, and how many columns those take."""
     rest = text.lstrip(" \t")
     return rest, len(text[: len(text) - len(rest)].expandtabs(4))
 
 
 def match_containers(line: str, containers: Sequence[ContainerBlock]) -> tuple[int, str, int]:
-    """How many of the containers hold the line, and what is left of it, with its indent."""
+    """Return how many containers hold the line, the rest of the line, and its indent."""
     text, indent = split_indent(line)
-    for number, held in enumerate(containers):
-        if held.is_quote:
+    for number, container in enumerate(containers):
+        if container.is_quote:
             if indent > 3 or not text.startswith(">"):
                 return number, text, indent
             text, indent = split_indent(text[1:])
             indent = max(0, indent - 1)
         elif not text:
             continue
-        elif indent >= held.indent:
-            indent -= held.indent
+        elif indent >= container.indent:
+            indent -= container.indent
         else:
             return number, text, indent
     return len(containers), text, indent
@@ -154,14 +160,14 @@ def match_containers(line: str, containers: Sequence[ContainerBlock]) -> tuple[i
 def parse_container(
     text: str, indent: int, *, has_prose: bool
 ) -> tuple[ContainerBlock, str] | None:
-    """The one that begins here, and what it holds."""
+    """Return the container that begins here, and the text in it."""
     if text.startswith(">"):
         return ContainerBlock(), text[1:].removeprefix(" ")
     item = LIST_ITEM.match(text)
     if item is None or RULE.fullmatch(text):
         return None
     number = int(item["number"]) if item["number"] else None
-    # A paragraph is not cut short by what may be its own: a dash, or a year that begins a line.
+    # Inside a paragraph, a dash or a year at the beginning of a line is text, not a list item.
     if has_prose and (item["space"] is None or number not in (None, 1)):
         return None
     space = len((item["space"] or " ").expandtabs(4))

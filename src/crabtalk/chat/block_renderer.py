@@ -1,5 +1,6 @@
-"""Blocks: how the things in a chat look that are no answer: calls, thoughts, edits, notices,
-questions, what people say. Each is lines of a width; what is theirs to say comes from outside.
+"""Render everything in a chat except answers, as lines of a given width.
+
+That is tool calls, thoughts, edits, notices, questions and people's messages.
 """
 
 import difflib
@@ -19,42 +20,42 @@ from .theme import Theme
 from .tool_calls import ChatToolCall
 
 MAX_OUTPUT_LINES, MAX_ERROR_LINES = 5, 10  # lines
-MAX_MESSAGE_LINES = 20  # lines of what people say
+MAX_MESSAGE_LINES = 20  # lines of a person's message
 MAX_CHANGED_LINES = 16  # lines of an edit
-MAX_COMPARED_LINES = 400  # lines of a text, beyond which the difference is not looked for
+MAX_COMPARED_LINES = 400  # lines; longer texts are not compared
 INDENT: Span = ("  ", "")
 
 
 class BlockRenderer:
-    """`has_keys` says whether there are keys that show more."""
+    """`has_keys`: whether keys exist that show more, so that hints may name them."""
 
-    def __init__(self, look: Theme, *, has_keys: bool = True) -> None:
-        self.theme = look
+    def __init__(self, theme: Theme, *, has_keys: bool = True) -> None:
+        self.theme = theme
         self._has_keys = has_keys
 
     # ── People ──────────────────────────────────────────────────────────────────────────────
 
     def render_message(self, text: str, width: int, guest: str = "") -> list[str]:
-        """What the user says; to whom, if it is a guest who shall answer."""
+        """Render the user's message, with the guest's name if a guest will answer."""
         name = f"@{escape_controls(guest)} " if guest and not text.startswith(f"@{guest}") else ""
         lines = escape_controls(text, layout=True).expandtabs(4).splitlines() or [""]
         hidden = len(lines) - MAX_MESSAGE_LINES
         if hidden > 0:
             lines = lines[:MAX_MESSAGE_LINES]
-        first: list[Span] = [(name, self.theme.get_guest_colour(guest))] if name else []
+        prefix: list[Span] = [(name, self.theme.get_guest_colour(guest))] if name else []
         rows: list[list[Span]] = []
         for line in lines:
-            rows += break_lines([*first, (line, self.theme.styles.user)], max(1, width - 2))
-            first = []
+            rows += break_lines([*prefix, (line, self.theme.styles.user)], max(1, width - 2))
+            prefix = []
         mark = self.theme.glyphs.prompt
-        shown = [
+        rendered = [
             render_ansi([(f"{mark} ", self.theme.styles.name) if not number else INDENT, *row])
             for number, row in enumerate(rows)
         ]
-        return [*shown, *self._render_hidden_count(hidden, width, key="")]
+        return [*rendered, *self._render_hidden_count(hidden, width, key="")]
 
     def render_name(self, name: str) -> str:
-        """Above what a guest says."""
+        """Render the heading of a guest's answer."""
         return render_ansi(
             [
                 (
@@ -77,7 +78,7 @@ class BlockRenderer:
     # ── Thinking ────────────────────────────────────────────────────────────────────────────
 
     def render_thinking(self, text: str, seconds: float, now: float, width: int) -> list[str]:
-        """While it goes on: how long, and the last of it."""
+        """Render a thought in progress: its duration and its end."""
         dim = self.theme.styles.dim
         head = [(f"{self.theme.get_spinner(now)} thinking  {format_duration(seconds)}", dim)]
         tail = escape_controls(" ".join(text[-4 * width :].split()))
@@ -106,12 +107,12 @@ class BlockRenderer:
         return self._render_call(mark, call, time, width)
 
     def render_call_head(self, call: ChatToolCall, width: int) -> str:
-        """Of a call that has ended."""
+        """Render the first line of a call that has ended."""
         time = f"  {format_duration(call.seconds)}" if call.seconds is not None else ""
         return self._render_call(self._call_mark(call.is_error), call, time, width)
 
     def render_ended_call(self, call: ChatToolCall, width: int) -> list[str]:
-        """With the first of what it gave back."""
+        """Render a call that has ended, with the beginning of its output."""
         head = self.render_call_head(call, width)
         if call.name == "ask_user" and call.questions and not call.is_error:
             return [head, *self._render_answers(call, width)]
@@ -126,7 +127,7 @@ class BlockRenderer:
     def render_full_call(self, call: ChatToolCall, width: int) -> list[str]:
         lines = [self.render_call_head(call, width)]
         if call.name == "edit" and not call.is_error:
-            return lines + self._render_changes(call, width, most=None)
+            return lines + self._render_changes(call, width, limit=None)
         for line in escape_controls(call.display_output, layout=True).expandtabs(4).splitlines():
             lines += [render_ansi([INDENT, *row]) for row in break_lines([(line, "")], width - 2)]
         return lines
@@ -140,7 +141,7 @@ class BlockRenderer:
         )
 
     def _render_call(self, mark: Span, call: ChatToolCall, time: str, width: int) -> str:
-        """The time is seen however long the rest is."""
+        """Render one line; the time stays visible however long the rest is."""
         styles = self.theme.styles
         spans = [mark, (escape_controls(call.name), styles.name)]
         if call.summary:
@@ -152,25 +153,25 @@ class BlockRenderer:
         return render_ansi([*truncate_spans(spans, max(1, room), self.theme.glyphs.more), *right])
 
     def _render_output(self, call: ChatToolCall, width: int) -> list[str]:
-        most = MAX_ERROR_LINES if call.is_error else MAX_OUTPUT_LINES
+        limit = MAX_ERROR_LINES if call.is_error else MAX_OUTPUT_LINES
         style = self.theme.styles.failed if call.is_error else self.theme.styles.dim
-        shown: list[str] = []
+        lines: list[str] = []
         hidden = 0
         for line in call.display_output.splitlines():
             if not line.strip():
                 continue
-            if len(shown) == most:
+            if len(lines) == limit:
                 hidden += 1
                 continue
             text = escape_controls(line[: 4 * width].expandtabs(4))
-            shown.append(render_ansi([INDENT, *self._truncate([(text, style)], width - 2)]))
-        return [*shown, *self._render_hidden_count(hidden, width)]
+            lines.append(render_ansi([INDENT, *self._truncate([(text, style)], width - 2)]))
+        return [*lines, *self._render_hidden_count(hidden, width)]
 
     def _render_answers(self, call: ChatToolCall, width: int) -> list[str]:
         lines: list[str] = []
         for question, answer in call.pair_answers():
-            asked = [(escape_controls(" ".join(question.split())), self.theme.styles.dim)]
-            lines.append(render_ansi([INDENT, *self._truncate(asked, width - 2)]))
+            question_spans = [(escape_controls(" ".join(question.split())), self.theme.styles.dim)]
+            lines.append(render_ansi([INDENT, *self._truncate(question_spans, width - 2)]))
             answer = escape_controls(" ".join(answer.split()))
             lines += [
                 render_ansi([("    ", ""), *row])
@@ -179,7 +180,7 @@ class BlockRenderer:
         return lines
 
     def _render_changes(
-        self, call: ChatToolCall, width: int, most: int | None = MAX_CHANGED_LINES
+        self, call: ChatToolCall, width: int, limit: int | None = MAX_CHANGED_LINES
     ) -> list[str]:
         old, new = call.parsed_arguments.get("old_string"), call.parsed_arguments.get("new_string")
         if not isinstance(old, str) or not isinstance(new, str):
@@ -187,7 +188,7 @@ class BlockRenderer:
         styles = self.theme.styles
         style = {"+": styles.added, "-": styles.removed}
         changes = diff_lines(old.splitlines(), new.splitlines())
-        shown = [
+        rendered = [
             render_ansi(
                 [
                     INDENT,
@@ -196,9 +197,9 @@ class BlockRenderer:
                     ),
                 ]
             )
-            for text in (change[: 4 * width].expandtabs(4) for change in changes[:most])
+            for text in (change[: 4 * width].expandtabs(4) for change in changes[:limit])
         ]
-        return [*shown, *self._render_hidden_count(len(changes) - len(shown), width)]
+        return [*rendered, *self._render_hidden_count(len(changes) - len(rendered), width)]
 
     def _render_hidden_count(
         self, hidden: int, width: int, key: str = ", Ctrl+O shows all"
@@ -215,17 +216,17 @@ class BlockRenderer:
 
 
 def diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Lines that begin with `-`, `+` or a space."""
+    """Return the difference as lines that begin with `-`, `+` or a space."""
     if len(old) > MAX_COMPARED_LINES or len(new) > MAX_COMPARED_LINES:
         return [*(f"- {line}" for line in old), *(f"+ {line}" for line in new)]
-    found = list(difflib.unified_diff(old, new, n=2, lineterm=""))[2:]  # after the files' names
-    return [f"{line[0]} {line[1:]}" for line in found if not line.startswith("@@")]
+    diff = list(difflib.unified_diff(old, new, n=2, lineterm=""))[2:]  # without the file names
+    return [f"{line[0]} {line[1:]}" for line in diff if not line.startswith("@@")]
 
 
 def wrap_text(text: str, style: str, width: int) -> list[list[Span]]:
-    flow = LineWrapper()
-    flow.push([(text, style)])
-    return flow.take_lines(width, final=True)
+    wrapper = LineWrapper()
+    wrapper.push([(text, style)])
+    return wrapper.take_lines(width, final=True)
 
 
 def format_duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""Highlight: code in colours, a line at a time. Knows the language by the name the fence gives it.
+"""Highlight code line by line. The fence names the language.
 
-What a line looks like depends on the lines before it and never on those after it, so that a line
-can be shown for good as soon as it is complete.
+The colours of a line depend on the lines before it and never on those after it, so that a line can
+be printed as soon as it is complete.
 """
 
 from collections.abc import Iterator
@@ -11,24 +11,22 @@ from typing import Any
 from .line_wrapping import Span
 from .theme import Styles, Theme
 
-# In these a comment goes on over lines, and their lexers look for its end in one piece.
+# Languages whose comments may span lines. Their lexers need a whole comment to recognise it.
 BLOCK_COMMENTS = frozenset(
     {"C", "C++", "C#", "CSS", "Dart", "Go", "Java", "JavaScript", "Kotlin", "Objective-C", "PHP"}
     | {"Rust", "SCSS", "Scala", "Swift", "TypeScript", "TSX", "JSX", "Zig", "SQL"}
 )
 PRELOADED_LANGUAGES = ("python", "bash", "json", "javascript")
 COMMENT_START, COMMENT_END = "/*", "*/"
-MAX_TOKENS_PER_CHARACTER = (
-    4  # tokens for each character, beyond which a lexer goes round in circles
-)
+MAX_TOKENS_PER_CHARACTER = 4  # a lexer that yields more is in an endless loop
 Token = tuple[Any, str]
 
 
 class CodeHighlighter:
-    def __init__(self, look: Theme, language: str) -> None:
-        self._theme = look
-        self._lexer = find_lexer(language) if look.has_colour and language else None
-        self._stack: list[str] | None = None  # of the lexer's states; None if it has none
+    def __init__(self, theme: Theme, language: str) -> None:
+        self._theme = theme
+        self._lexer = find_lexer(language) if theme.has_colour and language else None
+        self._stack: list[str] | None = None  # the lexer's states; None if it has none
         self._in_comment = False
         self._styles: dict[Any, str] = {}  # by kind of token
         self._has_comments = self._lexer is not None and self._lexer.name in BLOCK_COMMENTS
@@ -36,14 +34,14 @@ class CodeHighlighter:
             self._stack = ["root"]
 
     def highlight_line(self, text: str) -> list[Span]:
-        """The next line, without its end."""
+        """Highlight the next line, given without its newline."""
         if self._lexer is None:
             return [(text, "")]
         tokens = self._tokenize_with_comments(text) if self._has_comments else self._tokenize(text)
         return [(piece, self._get_style(kind)) for kind, piece in tokens if piece]
 
     def preview_line(self, text: str) -> list[Span]:
-        """How a line looks that is not complete."""
+        """Highlight a line that is not complete yet, without changing the state."""
         stack, in_comment = self._stack, self._in_comment
         spans = self.highlight_line(text)
         self._stack, self._in_comment = stack, in_comment
@@ -60,8 +58,9 @@ class CodeHighlighter:
             return [(Comment, inside + close), *self._tokenize_with_comments(rest)]
         if text.rfind(COMMENT_START) <= text.rfind(COMMENT_END):
             return self._tokenize(text)
-        # Is it a comment, or a string with such signs in it? Closed, the lexer can tell.
-        before = self._stack
+        # It may be a comment or a string that contains `/*`. With the comment closed the lexer can
+        # tell.
+        stack_before = self._stack
         tokens = self._tokenize(text + COMMENT_END)
         kind, last = tokens[-1] if tokens else (None, "")
         if (
@@ -72,19 +71,19 @@ class CodeHighlighter:
         ):
             self._in_comment = True
             return [*tokens[:-1], (kind, last.removesuffix(COMMENT_END))]
-        self._stack = before
+        self._stack = stack_before
         return self._tokenize(text)
 
     def _tokenize(self, text: str) -> list[Token]:
-        most = MAX_TOKENS_PER_CHARACTER * (len(text) + 2)
+        limit = MAX_TOKENS_PER_CHARACTER * (len(text) + 2)
         try:
-            tokens = list(islice(self._run_lexer(text + "\n"), most))
-        except Exception:  # there are hundreds, and colour is worth no traceback
+            tokens = list(islice(self._run_lexer(text + "\n"), limit))
+        except Exception:  # any of hundreds of lexers may fail; the text is then shown uncoloured
             tokens = []
-        if not tokens or len(tokens) == most:
+        if not tokens or len(tokens) == limit:
             self._lexer = None
             return [(None, text)]
-        # The end of the line belongs to none of them.
+        # Remove the newline that was added for the lexer.
         while tokens and not (stripped := tokens[-1][1].rstrip("\n")):
             tokens.pop()
         if tokens:
@@ -97,13 +96,13 @@ class CodeHighlighter:
         if self._lexer is None:
             return
         if self._stack is None:
-            found = self._lexer.get_tokens_unprocessed(text)
-            yield from ((kind, piece) for _, kind, piece in found)
+            tokens = self._lexer.get_tokens_unprocessed(text)
+            yield from ((kind, piece) for _, kind, piece in tokens)
             return
         context = LexerContext(text, 0, list(self._stack))
-        # What goes on from a state that it was left in, other lexers can do with their rules too.
-        found = ExtendedRegexLexer.get_tokens_unprocessed(self._lexer, context=context)
-        yield from ((kind, piece) for _, kind, piece in found)
+        # ExtendedRegexLexer can resume from a saved state, and works with any RegexLexer's rules.
+        tokens = ExtendedRegexLexer.get_tokens_unprocessed(self._lexer, context=context)
+        yield from ((kind, piece) for _, kind, piece in tokens)
         self._stack = context.stack
 
     def _get_style(self, kind: Any) -> str:
@@ -115,14 +114,14 @@ class CodeHighlighter:
 
 
 def preload_lexers() -> None:
-    """Loads what the usual languages need. It takes a moment, which is best not one in which
-    somebody types: call it in a thread."""
+    """Load the lexers of common languages. It is slow: call it in a thread, so that keys are not
+    delayed."""
     for language in PRELOADED_LANGUAGES:
         CodeHighlighter(Theme(), language).highlight_line("")
 
 
 def find_lexer(language: str) -> Any:
-    """None for a language nobody knows."""
+    """Return the lexer for a language; None if pygments has none."""
     from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
     from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 
@@ -133,7 +132,7 @@ def find_lexer(language: str) -> Any:
 
 
 def is_stateful(lexer: Any) -> bool:
-    """Whether it can go on where it stopped: rules and states, and nothing beside them."""
+    """Whether the lexer can resume from a saved state: it has only rules and states."""
     from pygments.lexer import RegexLexer
 
     return (

@@ -1,4 +1,4 @@
-"""The commands of the chat, as people read them. What they do is in commands.py."""
+"""Names and descriptions of the chat's commands. Their functions are in commands.py."""
 
 from typing import Literal, NamedTuple
 
@@ -6,7 +6,7 @@ ArgumentKind = Literal["", "agent", "model", "command", "file", "mode"]
 
 
 class SlashCommand(NamedTuple):
-    """`words` is what may follow its name; `takes` what the first of them names."""
+    """`parameters` is the usage text after the name; `argument_kind` says how Tab completes it."""
 
     name: str
     about: str

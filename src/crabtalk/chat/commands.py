@@ -1,7 +1,7 @@
-"""Commands: what a line that begins with `/` does. Everything else goes to the agent.
+"""The chat's commands: lines that begin with `/`. Everything else goes to the agent.
 
-A command asks the daemon and gives a Reply; it prints nothing, and never raises for what a daemon
-or a person can do wrong.
+A command asks the daemon and returns a CommandReply. It prints nothing; errors of the daemon or the
+person become notices, not exceptions.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ GUEST_PATTERN = re.compile(r"@([^\s@]+)\s+(\S.*)", re.DOTALL)
 
 
 class QueuedTurn(NamedTuple):
-    """A turn to come: to the agent, or with another one in its place."""
+    """A turn that has not begun: with the agent, or with a guest in its place."""
 
     text: str
     guest: str = ""
@@ -48,38 +48,38 @@ class CommandCall(NamedTuple):
 
 
 class CommandReply(NamedTuple):
-    """What a command has to show, and what is to happen."""
+    """The output of a command, and actions for the chat."""
 
     markdown: str = ""
     notice: str = ""
     kind: NoticeKind = "info"
-    messages: Sequence[wire.ConversationMessage] = ()  # to be shown as what was said before
+    messages: Sequence[wire.ConversationMessage] = ()  # shown as history
     turn: QueuedTurn | None = None
-    resets_usage: bool = False  # what was known of the context no longer holds
+    resets_usage: bool = False  # the size of the context is not known any more
     leaves_chat: bool = False
-    reviews_approvals: bool = False  # approvals that wait for the owner are to be put
+    reviews_approvals: bool = False  # open the approvals that wait for the owner
 
 
 def parse_input(text: str, catalogue: NameCatalogue) -> CommandCall | QueuedTurn:
-    """What a typed text is. Words no command has, skills among them, are said to the agent."""
-    if (found := COMMAND_PATTERN.fullmatch(text)) and (
-        command := COMMANDS.get(found[1])
+    """Parse typed text. A `/` word that is no command, such as a skill, goes to the agent."""
+    if (match := COMMAND_PATTERN.fullmatch(text)) and (
+        command := COMMANDS.get(match[1])
     ) is not None:
-        return CommandCall(command, found[2].strip())
-    if (found := GUEST_PATTERN.fullmatch(text.strip())) and catalogue.has_agent(found[1]):
-        return QueuedTurn(found[2], guest=found[1])
+        return CommandCall(command, match[2].strip())
+    if (match := GUEST_PATTERN.fullmatch(text.strip())) and catalogue.has_agent(match[1]):
+        return QueuedTurn(match[2], guest=match[1])
     return QueuedTurn(text)
 
 
-async def run_command(called: CommandCall, session: ChatSession) -> CommandReply:
-    """Cancelled, what it asked of the daemon may still be carried out."""
+async def run_command(call: CommandCall, session: ChatSession) -> CommandReply:
+    """Run a command. If cancelled, the daemon may still carry out its request."""
     try:
-        return await HANDLERS[called.command.name](session, called.arguments)
+        return await HANDLERS[call.command.name](session, call.arguments)
     except REQUEST_ERRORS as error:
         return CommandReply(notice=explain_error(error) or str(error), kind="error")
 
 
-# ── Each of them ───────────────────────────────────────────────────────────────────────────────
+# ── The commands ───────────────────────────────────────────────────────────────────────────────
 
 
 async def show_help(session: ChatSession, rest: str) -> CommandReply:
@@ -88,7 +88,7 @@ async def show_help(session: ChatSession, rest: str) -> CommandReply:
         raise CommandError(f"there is no command /{name}; /help has them all")
     if name:
         return CommandReply(reply_markdown.format_command_help(name))
-    from .key_bindings import KEYS  # late: it brings the terminal along
+    from .key_bindings import KEYS  # late: it imports the terminal
 
     return CommandReply(reply_markdown.format_help(KEYS))
 
@@ -141,30 +141,30 @@ async def compact_conversation(session: ChatSession, rest: str) -> CommandReply:
 
 
 async def show_archives(session: ChatSession, rest: str) -> CommandReply:
-    found: Sequence[wire.ArchiveInfo] = ()
+    archives: Sequence[wire.ArchiveInfo] = ()
     try:
-        listed = await session.client.list_archives(session.agent, sender=session.sender or None)
-        found = listed.archives
+        reply = await session.client.list_archives(session.agent, sender=session.sender or None)
+        archives = reply.archives
     except ServerError as error:
         if error.code != 404:
             raise
-    if not found:
+    if not archives:
         return CommandReply(notice="nothing was folded yet; /compact does that")
     if not rest:
-        return CommandReply(reply_markdown.format_archives(found))
-    number = parse_number(rest, len(found))
-    return CommandReply(found[number - 1].summary or "It was closed without a summary.")
+        return CommandReply(reply_markdown.format_archives(archives))
+    number = parse_number(rest, len(archives))
+    return CommandReply(archives[number - 1].summary or "It was closed without a summary.")
 
 
 async def search_conversations(session: ChatSession, rest: str) -> CommandReply:
     if not rest:
         raise CommandError("say what to look for: /search WORDS")
-    found = await session.client.search_sessions(
+    results = await session.client.search_sessions(
         rest, limit=MAX_HITS, context_before=1, context_after=1
     )
     return (
-        CommandReply(reply_markdown.format_hits(found.hits))
-        if found.hits
+        CommandReply(reply_markdown.format_hits(results.hits))
+        if results.hits
         else CommandReply(notice="nothing found")
     )
 
@@ -231,12 +231,12 @@ async def review_approvals(session: ChatSession, rest: str) -> CommandReply:
 
 
 async def show_servers(session: ChatSession, rest: str) -> CommandReply:
-    found = (await session.client.list_mcps(session.agent)).mcps
-    if not found:
+    servers = (await session.client.list_mcps(session.agent)).mcps
+    if not servers:
         return CommandReply(
             notice=f"{session.agent} has no MCP servers; `crabtalk mcp add` adds one"
         )
-    return CommandReply(reply_markdown.format_servers(found))
+    return CommandReply(reply_markdown.format_servers(servers))
 
 
 async def show_events(session: ChatSession, rest: str) -> CommandReply:
@@ -246,8 +246,8 @@ async def show_events(session: ChatSession, rest: str) -> CommandReply:
 
 async def change_title(session: ChatSession, rest: str) -> CommandReply:
     if not rest:
-        found = await session.conversation.load_title()
-        return CommandReply(notice=found or "it has no title yet; /title WORDS gives it one")
+        title = await session.conversation.load_title()
+        return CommandReply(notice=title or "it has no title yet; /title WORDS gives it one")
     await session.client.set_title(session.agent, rest, sender=session.sender or None)
     return CommandReply(notice=f"it is called {await session.conversation.load_title()}")
 
@@ -257,22 +257,22 @@ async def show_cost(session: ChatSession, rest: str) -> CommandReply:
 
 
 async def export_conversation(session: ChatSession, rest: str) -> CommandReply:
-    path, form = parse_export_path(rest, session)
-    name = await session.conversation.load_title()
-    made = create_exporter(form, agent=session.agent, sender=session.sender, title=name)
+    path, file_format = parse_export_path(rest, session)
+    title = await session.conversation.load_title()
+    exporter = create_exporter(file_format, agent=session.agent, sender=session.sender, title=title)
     count = 0
     with explain_write_errors(path):
-        # Not in the place of another file: what is there is somebody's.
+        # Never overwrite a file.
         file = path.open("x", encoding="utf-8")
     try:
         with explain_write_errors(path):
-            file.write(made.begin())
+            file.write(exporter.begin())
         async for page in session.conversation.iter_pages():
             count += len(page)
             with explain_write_errors(path):
-                await asyncio.to_thread(file.write, made.add(page))
+                await asyncio.to_thread(file.write, exporter.add(page))
         with explain_write_errors(path):
-            file.write(made.end())
+            file.write(exporter.end())
             file.close()
     except BaseException:
         with suppress(OSError):
@@ -312,7 +312,7 @@ HANDLERS: dict[str, Callable[[ChatSession, str], Awaitable[CommandReply]]] = {
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Says which file it was: a disk that is full names none."""
+    """Raise CommandError that names the file, which an error of a full disk does not."""
     try:
         yield
     except FileExistsError:
@@ -323,23 +323,23 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
-def parse_number(text: str, most: int) -> int:
-    """A number from 1 to `most`."""
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
-        raise CommandError(f"{text!r} is no number from 1 to {most}")
+def parse_number(text: str, maximum: int) -> int:
+    """Parse a number from 1 to `maximum`."""
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= maximum:
+        raise CommandError(f"{text!r} is no number from 1 to {maximum}")
     return int(text)
 
 
 def parse_export_path(typed: str, session: ChatSession) -> tuple[Path, ExportFormat]:
-    """Where to, and as what: the end of the name says."""
+    """Return the path and the format, which the end of the name gives."""
     path = Path(typed or make_file_name(session))
-    form = FORMATS.get(path.suffix.lower())
-    if form is None:
+    file_format = FORMATS.get(path.suffix.lower())
+    if file_format is None:
         raise CommandError(f"end the name of the file in {', '.join(FORMATS)}")
     try:
-        return path.expanduser(), form
+        return path.expanduser(), file_format
     except RuntimeError:
-        raise CommandError(f"{path} is in nobody's directory; name another") from None
+        raise CommandError(f"{path} is in the directory of an unknown user; name another") from None
 
 
 def make_file_name(session: ChatSession) -> str:

@@ -1,7 +1,7 @@
-"""Candidates: what the word before the cursor may become. Asks nobody but the file system.
+"""Candidates for completing the word before the cursor, from the catalogue and the file system.
 
-Commands and skills after a leading `/`, agents after a leading `@`, what a command takes after its
-name, and paths anywhere.
+It completes commands and skills after a leading `/`, agents after a leading `@`, a command's
+argument after its name, and paths anywhere.
 """
 
 import os
@@ -14,22 +14,22 @@ from crabtalk.protocol import wire
 
 from .command_table import COMMANDS
 
-MAX_CANDIDATES = 200  # a menu nobody reads to the end
-MAX_DIRECTORY_ENTRIES = 20_000  # of a directory, looked at
+MAX_CANDIDATES = 200  # people do not read longer menus
+MAX_DIRECTORY_ENTRIES = 20_000  # entries read of one directory
 
-# Given what was typed of a path: how it may go on, directories with a slash at the end.
+# Takes the typed part of a path and returns full paths, directories with a slash at the end.
 ListPaths = Callable[[str], Iterable[str]]
 
 
 class NameEntry(NamedTuple):
     name: str
     about: str = ""
-    model: str = ""  # of an agent: its own
-    limit: int = 0  # of a model: tokens it reads at once; 0 where that is not known
+    model: str = ""  # an agent's own model
+    limit: int = 0  # a model's context in tokens; 0 if not known
 
 
 class NameCatalogue(NamedTuple):
-    """The names there are, as the daemon last told them."""
+    """Names of agents, skills and models, as the daemon last listed them."""
 
     agents: tuple[NameEntry, ...] = ()
     skills: tuple[NameEntry, ...] = ()
@@ -55,18 +55,18 @@ class NameCatalogue(NamedTuple):
         return any(agent.name == name for agent in self.agents)
 
     def get_model(self, agent: str) -> str:
-        """Its own, else the active one."""
-        own = next((known.model for known in self.agents if known.name == agent), "")
+        """Return the agent's own model, else the active one."""
+        own = next((entry.model for entry in self.agents if entry.name == agent), "")
         return own or self.active_model
 
     def get_context_limit(self, agent: str) -> int:
-        """Tokens that its model reads at once; 0 where that is not known."""
+        """Return the context of the agent's model in tokens; 0 if not known."""
         model = self.get_model(agent)
-        return next((known.limit for known in self.models if known.name == model), 0)
+        return next((entry.limit for entry in self.models if entry.name == model), 0)
 
 
 class CompletionCandidate(NamedTuple):
-    """`text` takes the place of the `length` characters before the cursor."""
+    """`text` replaces the `length` characters before the cursor."""
 
     text: str
     length: int
@@ -77,14 +77,14 @@ class CompletionCandidate(NamedTuple):
 def find_candidates(
     text: str, cursor: int, catalogue: NameCatalogue, paths: ListPaths | None = None
 ) -> list[CompletionCandidate]:
-    """The best first, no more than a menu takes."""
+    """Return the candidates, best first, at most MAX_CANDIDATES."""
     before = text[:cursor]
     word = before[find_word_start(before) :]
     first, space, _ = before.partition(" ")
     if before == word and word.startswith("/"):
-        found = match_names(word, "/", [*list_commands(), *catalogue.skills])
-        if found or "/" not in word[1:]:
-            return found
+        candidates = match_names(word, "/", [*list_commands(), *catalogue.skills])
+        if candidates or "/" not in word[1:]:
+            return candidates
     if before == word and word.startswith("@"):
         return match_names(word, "@", catalogue.agents)
     if space and first.startswith("/") and before == f"{first} {word}":
@@ -105,7 +105,7 @@ def find_candidates(
 
 
 def find_word_start(text: str) -> int:
-    """Where the last word begins."""
+    """Return the index where the last word begins."""
     return max(text.rfind(space) for space in (" ", "\n", "\t")) + 1
 
 
@@ -119,13 +119,13 @@ def list_commands() -> list[NameEntry]:
 
 
 def match_names(word: str, mark: str, names: Iterable[NameEntry]) -> list[CompletionCandidate]:
-    """Names that begin as the word does, then those that have it inside."""
+    """Return names that begin with the word, then names that contain it."""
     typed = word.removeprefix(mark).lower()
-    fitting = [name for name in names if typed in name.name.lower()]
-    fitting.sort(key=lambda name: not name.name.lower().startswith(typed))
+    matches = [name for name in names if typed in name.name.lower()]
+    matches.sort(key=lambda name: not name.name.lower().startswith(typed))
     return [
         CompletionCandidate(f"{mark}{name.name} ", len(word), f"{mark}{name.name}", name.about)
-        for name in fitting[:MAX_CANDIDATES]
+        for name in matches[:MAX_CANDIDATES]
     ]
 
 
@@ -134,12 +134,12 @@ def is_path(word: str) -> bool:
 
 
 def match_paths(word: str, paths: ListPaths) -> list[CompletionCandidate]:
-    found = sorted(paths(word))[:MAX_CANDIDATES]
+    sorted_paths = sorted(paths(word))[:MAX_CANDIDATES]
     return [
         CompletionCandidate(
             path, len(word), path.rstrip("/").rpartition("/")[2] + get_trailing_slash(path)
         )
-        for path in found
+        for path in sorted_paths
     ]
 
 
@@ -148,17 +148,17 @@ def get_trailing_slash(path: str) -> str:
 
 
 def list_paths(typed: str) -> list[str]:
-    """Entries that go on as it was typed. Hidden ones only for those who begin with a dot."""
+    """List entries that begin as typed. Hidden ones only if the typed name begins with a dot."""
     directory, separator, rest = typed.rpartition("/")
     where = Path(f"{directory}{separator}" or ".")
-    found: list[str] = []
+    paths: list[str] = []
     try:
         with os.scandir(where.expanduser()) as entries:
             for _, entry in zip(range(MAX_DIRECTORY_ENTRIES), entries, strict=False):
                 hidden = entry.name.startswith(".") and not rest.startswith(".")
                 if entry.name.startswith(rest) and not hidden:
                     end = "/" if entry.is_dir() else ""
-                    found.append(f"{directory}{separator}{entry.name}{end}")
+                    paths.append(f"{directory}{separator}{entry.name}{end}")
     except (OSError, RuntimeError):  # no such directory, no such user
         return []
-    return found
+    return paths

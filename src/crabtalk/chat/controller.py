@@ -1,7 +1,7 @@
-"""Talk: what a person says and what becomes of it, without a terminal.
+"""The logic of the chat between its session and its interface, without a terminal.
 
-Words go to a command, into the turn that runs, or become a turn of their own; what happens goes to
-the transcript. Turns that cannot begin yet wait in line.
+A typed text runs a command, steers the running turn, or becomes a turn of its own. Events go to the
+transcript. Turns that cannot begin yet wait in a queue.
 """
 
 import asyncio
@@ -32,30 +32,30 @@ MAX_TASK_LABEL = 40  # characters of a task
 
 
 class ChatInterface(Protocol):
-    """Where it is shown."""
+    """What shows the chat: a full terminal or plain lines."""
 
     def schedule_redraw(self) -> None:
         """There is something to draw. Called often: drawing can wait a moment."""
         ...
 
     def restore_unsent(self, text: str) -> None:
-        """The agent never heard this. It belongs back where it was written."""
+        """Put a text that was not sent back into the input."""
         ...
 
     def leave_chat(self) -> None: ...
 
     def review_approvals(self) -> None:
-        """Put the approvals that wait for the owner, one after the other."""
+        """Open the approvals that wait for the owner, one after the other."""
         ...
 
 
 class ChatController:
-    """A Listener of its session. Use it as `async with talk:`."""
+    """The SessionListener of the chat's session. Use it as `async with controller:`."""
 
     def __init__(
         self,
-        face: ChatInterface,
-        look: Theme,
+        interface: ChatInterface,
+        theme: Theme,
         settings: TerminalSettings,
         *,
         home: Path | None,
@@ -65,9 +65,9 @@ class ChatController:
         mode: str = "",
         has_keys: bool = True,
     ) -> None:
-        """`has_keys` says whether single keys do something where it is shown."""
-        self.transcript = ChatTranscript(look, has_keys=has_keys)
-        self.pending_steers: list[str] = []  # said into the turn, and not read yet
+        """`has_keys`: whether the interface reacts to single keys."""
+        self.transcript = ChatTranscript(theme, has_keys=has_keys)
+        self.pending_steers: list[str] = []  # steers that the turn has not read yet
         self.queued_turns: deque[QueuedTurn] = deque()
         self.is_stopping = False
         self.session = ChatSession(
@@ -79,9 +79,9 @@ class ChatController:
             spending=settings.create_spending(),
             mode=mode,
         )
-        self._interface = face
+        self._interface = interface
         self._settings = settings
-        self._busy_since = 0.0  # the turn or the command that runs
+        self._busy_since = 0.0  # when the running turn or command began
         self._worker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -90,13 +90,13 @@ class ChatController:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """A turn that runs is cancelled; what was said stays."""
+        """Cancel a running turn. Its messages stay in the conversation."""
         for task in (tasks := [*self._tasks]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.session.__aexit__(None, None, None)
 
-    # ── Saying ──────────────────────────────────────────────────────────────────────────────
+    # ── Input ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def is_busy(self) -> bool:
@@ -104,33 +104,33 @@ class ChatController:
         return self._worker is not None or self.session.is_busy
 
     def submit_text(self, text: str) -> None:
-        """Whatever was typed."""
+        """Handle a typed text: a command, a steer, or a new turn."""
         match commands.parse_input(text, self.session.catalogue):
-            case CommandCall() as called:
+            case CommandCall() as call:
                 self.transcript.add_message(text, agent=self.session.agent)
-                self._start_task(self._run_command(called))
+                self._start_task(self._run_command(call))
             case QueuedTurn(guest="") if self._worker is not None:
                 self.pending_steers.append(text)
                 self._start_task(self._steer(text))
-            case QueuedTurn() as saying:
-                self.enqueue_turn(saying)
+            case QueuedTurn() as turn:
+                self.enqueue_turn(turn)
         self._interface.schedule_redraw()
 
-    def enqueue_turn(self, saying: QueuedTurn) -> None:
-        """A turn of its own, after those that were asked for before."""
+    def enqueue_turn(self, turn: QueuedTurn) -> None:
+        """Run a turn after those that already wait."""
         if self._worker is None:
             self._busy_since = time.monotonic()
-            self._worker = self._start_task(self._run_turns(saying))
+            self._worker = self._start_task(self._run_turns(turn))
         elif len(self.queued_turns) < MAX_QUEUED:
-            self.queued_turns.append(saying)
+            self.queued_turns.append(turn)
         else:
             self.show_notice(
                 f"{MAX_QUEUED} messages wait already; it is back in the input", "error"
             )
-            self._interface.restore_unsent(saying.text)
+            self._interface.restore_unsent(turn.text)
 
     async def stop(self) -> None:
-        """What runs, not what waits after it."""
+        """Stop what runs now. Queued turns stay in the queue."""
         if not self.is_busy:
             return
         self.is_stopping = True
@@ -145,15 +145,15 @@ class ChatController:
         if await self.session.answer_question(form.ask_id, form.answers):
             self.transcript.clear_question()
             if question is not None:
-                given = ", ".join(f"{header} {answer}" for header, answer in form.summary)
-                self.show_notice(f"answered for {question.sender}: {given}", "info")
+                answers = ", ".join(f"{header} {answer}" for header, answer in form.summary)
+                self.show_notice(f"answered for {question.sender}: {answers}", "info")
         self._interface.schedule_redraw()
 
     def send_answer_in_background(self, form: TerminalForm) -> asyncio.Task[None]:
         return self._start_task(self.send_answer(form))
 
     def cycle_mode(self) -> None:
-        """Sets the next permission mode, as a key does."""
+        """Set the next permission mode."""
         change = self.session.set_mode(get_next_mode(self.session.mode))
         self._start_task(self._await_change(change))
 
@@ -164,46 +164,46 @@ class ChatController:
             self.show_notice(explain_error(error) or str(error), "error")
 
     async def wait_until_idle(self) -> None:
-        """When nothing runs and nothing waits. Cancelled, it only stops waiting."""
+        """Return when nothing runs and nothing waits. Cancelled, it only stops waiting."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _run_turns(self, saying: QueuedTurn | None) -> None:
+    async def _run_turns(self, turn: QueuedTurn | None) -> None:
         try:
-            while saying is not None:
-                await self._run_turn(saying)
-                saying = self.queued_turns.popleft() if self.queued_turns else None
+            while turn is not None:
+                await self._run_turn(turn)
+                turn = self.queued_turns.popleft() if self.queued_turns else None
         finally:
             self._worker = None
             self._interface.schedule_redraw()
 
-    async def _run_turn(self, saying: QueuedTurn) -> None:
+    async def _run_turn(self, turn: QueuedTurn) -> None:
         self._busy_since = time.monotonic()
         agent = self.session.agent
-        self.transcript.add_message(saying.text, agent=agent, guest=saying.guest or None)
+        self.transcript.add_message(turn.text, agent=agent, guest=turn.guest or None)
         self._interface.schedule_redraw()
         try:
-            said = await self.session.run_turn(
-                saying.text, guest=saying.guest, tool_choice=saying.tool_choice
+            result = await self.session.run_turn(
+                turn.text, guest=turn.guest, tool_choice=turn.tool_choice
             )
         finally:
             self.pending_steers.clear()
             self.is_stopping = False
-        if said.unsent_text:
-            self._interface.restore_unsent(said.unsent_text)
+        if result.unsent_text:
+            self._interface.restore_unsent(result.unsent_text)
 
     async def _steer(self, text: str) -> None:
         if not await self.session.steer(text):
-            # The turn ended meanwhile, or cannot be spoken into: it is the next one.
+            # The turn ended meanwhile, or cannot be steered: the text becomes the next turn.
             if text in self.pending_steers:
                 self.pending_steers.remove(text)
             self.enqueue_turn(QueuedTurn(text))
             self._interface.schedule_redraw()
 
-    async def _run_command(self, called: CommandCall) -> None:
+    async def _run_command(self, call: CommandCall) -> None:
         if not self.is_busy:
             self._busy_since = time.monotonic()
-        reply = await commands.run_command(called, self.session)
+        reply = await commands.run_command(call, self.session)
         if not self.is_busy:
             self.is_stopping = False
         if reply.resets_usage:
@@ -222,7 +222,7 @@ class ChatController:
         if reply.leaves_chat:
             self._interface.leave_chat()
 
-    # ── What happens ────────────────────────────────────────────────────────────────────────
+    # ── SessionListener ─────────────────────────────────────────────────────────────────────
 
     def on_stream_event(self, event: wire.StreamEvent) -> None:
         if event.HasField("user_steered") and event.user_steered.content in self.pending_steers:
@@ -241,10 +241,11 @@ class ChatController:
     def on_change(self) -> None:
         self._interface.schedule_redraw()
 
-    # ── What is so ──────────────────────────────────────────────────────────────────────────
+    # ── State ───────────────────────────────────────────────────────────────────────────────
 
     def build_status(self, hint: str = "", *, is_filling: bool = False) -> StatusLine:
-        """`is_filling`: a form is open, and nobody needs to be told. Esc is the form's then."""
+        """`is_filling`: a form is open, so the line does not announce questions, and Esc is the
+        form's."""
         session, usage = self.session, self.transcript.usage
         spending = session.spending
         return StatusLine(
@@ -264,7 +265,7 @@ class ChatController:
         )
 
     def describe_asker(self, question: ChatQuestion) -> str:
-        """Who else than the agent one talks to, and at which task."""
+        """Name the asker and its task; empty if it is the chat's own agent."""
         if self.session.conversation.matches(question.agent, question.sender):
             return ""
         name = question.agent.partition(":")[0]

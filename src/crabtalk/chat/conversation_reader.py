@@ -1,18 +1,18 @@
-"""Conversation: what an agent and a sender have said so far, read from the daemon in pages."""
+"""Read the messages of a conversation from the daemon, in pages."""
 
 from collections.abc import AsyncGenerator, Sequence
 
 from crabtalk.client import Client, ServerError
 from crabtalk.protocol import wire
 
-DEFAULT_SENDER = "user"  # the daemon's, for those who name none
-# Beyond any message: a page from there is empty, and says how many there are.
+DEFAULT_SENDER = "user"  # the daemon's default
+# Beyond any message: a page from there is empty but has the total.
 PAST_LAST_MESSAGE = 2**62
-PAGE_SIZE = 500  # messages; the daemon's largest
+PAGE_SIZE = 500  # messages; the daemon's maximum
 
 
 class ConversationReader:
-    """Named by agent and sender. It need not exist yet: then nothing was said."""
+    """A conversation of an agent and a sender. One that does not exist yet reads as empty."""
 
     def __init__(self, client: Client, agent: str, sender: str) -> None:
         self.agent = agent
@@ -28,7 +28,7 @@ class ConversationReader:
         return page.total
 
     async def load_last(self, count: int) -> list[wire.ConversationMessage]:
-        """Oldest first. What came before them costs nothing."""
+        """Load the last messages, oldest first. Earlier ones are not read."""
         return await self.load_since(max(0, await self.count_messages() - count))
 
     async def load_since(self, offset: int) -> list[wire.ConversationMessage]:
@@ -37,16 +37,16 @@ class ConversationReader:
     async def iter_pages(
         self, offset: int = 0
     ) -> AsyncGenerator[Sequence[wire.ConversationMessage], None]:
-        following: int | None = offset
-        while following is not None:
-            page = await self._load_page(following, PAGE_SIZE)
+        next_offset: int | None = offset
+        while next_offset is not None:
+            page = await self._load_page(next_offset, PAGE_SIZE)
             yield page.messages
-            following = page.next_offset if page.HasField("next_offset") else None
+            next_offset = page.next_offset if page.HasField("next_offset") else None
 
     async def load_title(self) -> str:
         sender = self.sender or DEFAULT_SENDER
-        found = await self._client.list_conversations(self.agent, sender)
-        return found.conversations[0].title if found.conversations else ""
+        reply = await self._client.list_conversations(self.agent, sender)
+        return reply.conversations[0].title if reply.conversations else ""
 
     async def _load_page(self, offset: int, limit: int) -> wire.MessagePage:
         try:

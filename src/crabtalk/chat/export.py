@@ -1,7 +1,7 @@
-"""Exporting: a conversation as a file for people (md, html) or programs (json).
+"""Export a conversation as a file for people (md, html) or programs (json).
 
-A piece at a time, so that a long one never has to be in memory: `begin`, `add` page by page, `end`.
-What was said cannot escape: the HTML has no script, and nothing in it is markup but ours.
+Exporters write in pieces, so that a long conversation need not be in memory: `begin`, `add` for
+each page, `end`. Messages are escaped: the HTML has no script and no markup but ours.
 """
 
 import html
@@ -14,15 +14,12 @@ from crabtalk.protocol import wire
 from crabtalk.service.command_line import escape_controls, format_json_line, to_one_line
 
 ExportFormat = Literal["md", "json", "html"]
-FORMATS: dict[str, ExportFormat] = {
-    ".md": "md",
-    ".json": "json",
-    ".html": "html",
-}  # by a file's ending
+# By the suffix of the file.
+FORMATS: dict[str, ExportFormat] = {".md": "md", ".json": "json", ".html": "html"}
 
 
 class ConversationExporter(Protocol):
-    """The pieces of a file, in order."""
+    """Writes the pieces of a file, in order."""
 
     def begin(self) -> str: ...
 
@@ -32,14 +29,14 @@ class ConversationExporter(Protocol):
 
 
 def create_exporter(
-    form: ExportFormat, *, agent: str, sender: str, title: str = ""
+    file_format: ExportFormat, *, agent: str, sender: str, title: str = ""
 ) -> ConversationExporter:
-    kinds: dict[ExportFormat, type[MarkdownExporter | JsonExporter | HtmlExporter]] = {
+    exporters: dict[ExportFormat, type[MarkdownExporter | JsonExporter | HtmlExporter]] = {
         "md": MarkdownExporter,
         "json": JsonExporter,
         "html": HtmlExporter,
     }
-    return kinds[form](agent, sender or "user", title)
+    return exporters[file_format](agent, sender or "user", title)
 
 
 def export_messages(
@@ -50,13 +47,13 @@ def export_messages(
     sender: str,
     kind: ExportFormat,
 ) -> str:
-    """All of it, for those who have all of it."""
-    made = create_exporter(kind, agent=agent, sender=sender, title=title)
-    return made.begin() + made.add(messages) + made.end()
+    """Export messages that are all in memory."""
+    exporter = create_exporter(kind, agent=agent, sender=sender, title=title)
+    return exporter.begin() + exporter.add(messages) + exporter.end()
 
 
 class MarkdownExporter:
-    """As the chat shows it. What tools did is fenced, with fences longer than any inside."""
+    """Markdown as in the chat. Tool output is fenced, with fences longer than any inside."""
 
     def __init__(self, agent: str, sender: str, title: str) -> None:
         self._agent = agent
@@ -91,7 +88,7 @@ class MarkdownExporter:
 
 
 class JsonExporter:
-    """One document, in the words of the wire."""
+    """One JSON document with the field names of the wire."""
 
     def __init__(self, agent: str, sender: str, title: str) -> None:
         self._head = {"agent": agent, "sender": sender, "title": title}
@@ -112,7 +109,7 @@ class JsonExporter:
 
 
 class HtmlExporter:
-    """One page that needs nothing else."""
+    """One self-contained HTML page."""
 
     def __init__(self, agent: str, sender: str, title: str) -> None:
         self._agent = agent
@@ -170,12 +167,12 @@ PAGE = """<!doctype html>
 
 
 def message_to_json(message: wire.ConversationMessage) -> dict[str, Any]:
-    """What is not there is left out."""
+    """Convert a message; empty fields are left out."""
     calls = [
         {"id": call.id, "name": call.name, "arguments": call.arguments}
         for call in message.tool_calls
     ]
-    whole = {
+    fields = {
         "id": message.id,
         "timestamp": message.timestamp,
         "role": message.role,
@@ -185,7 +182,7 @@ def message_to_json(message: wire.ConversationMessage) -> dict[str, Any]:
         "tool_calls": calls,
         "call_id": message.call_id,
     }
-    return {key: value for key, value in whole.items() if value or key in ("id", "content")}
+    return {key: value for key, value in fields.items() if value or key in ("id", "content")}
 
 
 def get_speaker(message: wire.ConversationMessage, agent: str, sender: str) -> str:

@@ -1,7 +1,7 @@
-"""Follower: the feed of everything agents do, and what of it concerns the chat.
+"""Follow the feed of everything agents do, and pick out what concerns the chat.
 
-Runs that the chat's turns set off, questions that wait for its person, and others who speak in its
-conversation. The turns themselves are streamed, not followed.
+That is runs started by the chat's turns, questions for its person, and other clients' runs in its
+conversation. The chat's own turns are streamed, not followed.
 """
 
 import asyncio
@@ -19,44 +19,48 @@ from .own_runs import OwnRuns
 from .pending_questions import ChatQuestion, ChatQuestions
 from .reconnecting_client import CONNECTION_ERRORS, ReconnectingClient
 
-MAX_RECENT = 200  # things that happened; runs of others
-MAX_LINE = 300  # characters; what happened may carry megabytes
-# Between two tries to follow a daemon that has too many followers.
+MAX_RECENT = 200  # recent events, and runs of other clients
+MAX_LINE = 300  # characters; an event may carry megabytes
+# Seconds between two tries to follow a daemon that has too many followers.
 RETRY_SECONDS = 5.0
-# Seconds of events handled in one go: keys are read in between.
+# Seconds of handling events before keys are read.
 MAX_BATCH_SECONDS = 0.004
 LOGGED_KINDS = frozenset(
     {wire.TOOL_START, wire.TOOL_RESULT, wire.DONE, wire.ASK_USER, wire.REFUSED}
 )
-# Of the chat's own runs, what their streams do not have.
+# Events of the chat's own runs that their streams do not have.
 UNSTREAMED = frozenset({wire.REFUSED, wire.TOOL_PROGRESS})
 
 
 class ChatFeedFollower:
-    """`followed` hears of kin, `changed` of questions, `returned` when the daemon is another,
-    `requested` of approvals in other people's runs, `mode_changed` of the conversation's mode."""
+    """Calls back for what concerns the chat.
+
+    `on_feed_event` gets events of runs that the chat's turns started, `on_change` is called when
+    questions change, `on_return` after a reconnect, `on_approval` for an approval in other people's
+    runs, and `on_mode_change` with the conversation's new mode.
+    """
 
     def __init__(
         self,
-        reach: ReconnectingClient,
+        daemon: ReconnectingClient,
         *,
-        followed: Callable[[wire.AgentEventMsg], None],
-        changed: Callable[[], None],
-        returned: Callable[[], None],
-        requested: Callable[[ChatQuestion], None],
-        mode_changed: Callable[[str], None],
+        on_feed_event: Callable[[wire.AgentEventMsg], None],
+        on_change: Callable[[], None],
+        on_return: Callable[[], None],
+        on_approval: Callable[[ChatQuestion], None],
+        on_mode_change: Callable[[str], None],
     ) -> None:
         self.questions = ChatQuestions()
         self.approvals = ChatQuestions()  # for the owner, of runs that are not the chat's
         self.own_runs = OwnRuns()
         self.recent_events: deque[str] = deque(maxlen=MAX_RECENT)  # a line each
-        self.other_runs: set[str] = set()  # runs in the conversation that somebody else began
-        self._daemon = reach
-        self._on_feed_event = followed
-        self._on_change = changed
-        self._on_return = returned
-        self._on_approval = requested
-        self._on_mode_change = mode_changed
+        self.other_runs: set[str] = set()  # runs in the conversation that another client began
+        self._daemon = daemon
+        self._on_feed_event = on_feed_event
+        self._on_change = on_change
+        self._on_return = on_return
+        self._on_approval = on_approval
+        self._on_mode_change = on_mode_change
         self._conversation: ConversationReader | None = None
 
     def set_conversation(self, conversation: ConversationReader) -> None:
@@ -64,7 +68,7 @@ class ChatFeedFollower:
         self.other_runs.clear()
 
     def add_own_run(self, run_id: str) -> None:
-        """A turn of the chat's own."""
+        """Record the run of one of the chat's own turns."""
         self.own_runs.add_run(run_id)
         self.other_runs.discard(run_id)
 
@@ -78,7 +82,7 @@ class ChatFeedFollower:
             self._on_change()
 
     async def follow_feed(self) -> None:
-        """For as long as the chat lasts; ends when it is cancelled."""
+        """Follow the feed until cancelled, across reconnects."""
         while True:
             try:
                 await self._read_feed(self._daemon.client)
@@ -92,7 +96,7 @@ class ChatFeedFollower:
 
     async def _recover(self) -> None:
         await self._daemon.recover(wanted=False)
-        self.questions.clear()  # those that still wait come first in the next feed
+        self.questions.clear()  # the next feed begins with those that still wait
         self.approvals.clear()
         self.other_runs.clear()
         self._on_return()
@@ -108,13 +112,13 @@ class ChatFeedFollower:
                     since = loop.time()
 
     def _handle_event(self, event: wire.AgentEventMsg) -> None:
-        here = self._conversation
-        is_here = here is not None and here.matches(event.agent, event.sender)
+        conversation = self._conversation
+        is_here = conversation is not None and conversation.matches(event.agent, event.sender)
         is_own = self.own_runs.is_own(event.run_id)
-        is_kin = self.own_runs.is_descendant(event)
+        is_descendant = self.own_runs.is_descendant(event)
         if event.kind in LOGGED_KINDS:
             self.recent_events.append(to_one_line(EventFormatter().format_event(event), MAX_LINE))
-        if event.kind == wire.ASK_USER and (is_here or is_kin):
+        if event.kind == wire.ASK_USER and (is_here or is_descendant):
             self.add_question(ChatQuestion(event.agent, event.sender, event.run_id, event.ask))
         elif event.kind == wire.ASK_USER:
             self._add_approval(ChatQuestion(event.agent, event.sender, event.run_id, event.ask))
@@ -124,7 +128,7 @@ class ChatFeedFollower:
             self.settle_run(event.run_id)
         if is_here and not is_own:
             self._track_other_run(event)
-        if is_kin or (is_own and event.kind in UNSTREAMED):
+        if is_descendant or (is_own and event.kind in UNSTREAMED):
             self._on_feed_event(event)
 
     def _add_approval(self, question: ChatQuestion) -> None:

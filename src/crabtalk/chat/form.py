@@ -1,7 +1,7 @@
-"""A form: what an agent asks a person, a page a question, and the keys that fill it in.
+"""A form for the questions of an ask, one page per question, filled in with keys.
 
-Approvals are forms too. Keys go in by name, styled lines come out; it touches no terminal, and what
-it is left with is the answer the daemon gets.
+Approvals are forms too. It takes keys by name and renders styled lines; it touches no terminal. Its
+`answers` are what the daemon gets.
 """
 
 import json
@@ -26,13 +26,13 @@ from .approval_view import SCROLL_KEYS, ApprovalView
 StyledLine = list[tuple[str, str]]  # pieces of text, each with its style
 FormOutcome = Literal["", "sent", "left"]
 
-# Of words of one's own. A letter fits; what is longer belongs in a message.
+# Characters of a person's own text in an answer. Longer text belongs in a message.
 MAX_OWN_TEXT = 20_000
 
 
 @dataclass(slots=True)
 class FormPage:
-    """One question. Its rows are the options, and last the words of one's own."""
+    """One question. Its rows are the options, and last the person's own text."""
 
     question: str
     header: str
@@ -46,17 +46,17 @@ class FormPage:
 
     @property
     def own_row(self) -> int:
-        """The row for words of one's own."""
+        """The row for the person's own text."""
         return len(self.options)
 
     @property
     def last_row(self) -> int:
-        """Approvals take their options and nothing else, so they have no row for words."""
+        """The last selectable row. Approvals take only their options and have no own text."""
         return self.own_row if self.approval is None else self.own_row - 1
 
     @property
     def is_unread_allow(self) -> bool:
-        """Whether the cursor is on a yes to a call whose end was not in view yet."""
+        """Whether the cursor is on an allow option before the end of the call was in view."""
         if self.approval is None or self.approval.is_read:
             return False
         return self.options[self.row][0] != DENY
@@ -74,12 +74,12 @@ class FormPage:
         else:
             self.chosen = {row}
 
-    def add_text(self, words: str) -> None:
-        """Into the words of one's own, wherever the cursor is."""
+    def add_text(self, text: str) -> None:
+        """Append to the person's own text and move the cursor there."""
         if self.approval is not None:
             return
         self.row = self.own_row
-        self.own_text = (self.own_text + words)[:MAX_OWN_TEXT]
+        self.own_text = (self.own_text + text)[:MAX_OWN_TEXT]
         self._update_own_choice()
 
     def erase_text(self, count: int) -> None:
@@ -96,10 +96,10 @@ class FormPage:
 
 
 class TerminalForm:
-    """Pages, and one more to send it from when there are several questions."""
+    """The pages of an ask, and one more to send it from if there are several questions."""
 
     def __init__(self, ask: wire.AskUserEvent, asker: str = "") -> None:
-        """`asker` is who asks, where that has to be said."""
+        """`asker` names who asks, if it is not the chat's own agent."""
         self.ask_id = ask.ask_id
         self.asker = asker
         self.questions = list(ask.questions)
@@ -108,22 +108,22 @@ class TerminalForm:
 
     @property
     def current_page(self) -> FormPage | None:
-        """None where it is sent from."""
+        """The page in view; None on the page to send from."""
         return self.pages[self.page_index] if self.page_index < len(self.pages) else None
 
     @property
     def answers(self) -> str:
-        """As `reply_to_ask` wants it: a JSON object from each question to what was chosen."""
-        given = combine_answers([(page.question, page.answer) for page in self.pages])
-        return json.dumps(given, ensure_ascii=False)
+        """The reply for `reply_to_ask`: a JSON object from each question to its answer."""
+        answers = combine_answers([(page.question, page.answer) for page in self.pages])
+        return json.dumps(answers, ensure_ascii=False)
 
     @property
     def summary(self) -> list[tuple[str, str]]:
-        """Header and answer of each."""
+        """Header and answer of each question."""
         return [(page.header or "answer", page.answer) for page in self.pages]
 
     def press_key(self, key: str) -> FormOutcome:
-        """One key: its name (`up`, `enter`, …), or what it writes."""
+        """Handle a key, given by its name (`up`, `enter`, …) or the text it types."""
         if key == "escape":
             return "left"
         if key in ("right", "tab"):
@@ -142,11 +142,11 @@ class TerminalForm:
         if self.current_page is not None:
             self.current_page.add_text(text)
 
-    # ── What keys do ────────────────────────────────────────────────────────────────────────
+    # ── Keys ────────────────────────────────────────────────────────────────────────────────
 
     @property
     def _last_index(self) -> int:
-        """One question is sent by its answer."""
+        """The last page. A form of one question has no page to send from: its answer sends it."""
         return len(self.pages) if len(self.pages) > 1 else 0
 
     def _edit_page(self, page: FormPage, key: str) -> FormOutcome:
@@ -176,7 +176,7 @@ class TerminalForm:
         return ""
 
     def _confirm_page(self, page: FormPage) -> FormOutcome:
-        """What the cursor is on is the answer, unless several may be and some are."""
+        """Choose the option at the cursor, unless several are allowed and some are chosen."""
         if page.approval is not None and page.is_unread_allow:
             page.approval.scroll("pagedown")
             return ""
@@ -190,17 +190,17 @@ class TerminalForm:
         return ""
 
     def _submit(self) -> FormOutcome:
-        """Not before every question has an answer: it shows the first without one."""
+        """Send if every question has an answer; else show the first without one."""
         for number, page in enumerate(self.pages):
             if not page.answer:
                 self.page_index = number
                 return ""
         return "sent"
 
-    # ── What it looks like ──────────────────────────────────────────────────────────────────
+    # ── Rendering ───────────────────────────────────────────────────────────────────────────
 
     def render_lines(self, width: int, height: int) -> list[StyledLine]:
-        """At most `height` of them; a question too long for that is cut, its options are not."""
+        """Render at most `height` lines. A long question is cut, its options are not."""
         head: list[StyledLine] = [self._render_tabs(width)] if self._last_index else []
         foot: list[StyledLine] = [[("class:form.hint", truncate_text(self._get_key_hint(), width))]]
         page = self.current_page
@@ -214,13 +214,13 @@ class TerminalForm:
         rows, spare = self._render_rows(page, len(question), width, height)
         if len(question) > spare:
             question = [*question[: max(spare - 1, 0)], "…"][:spare]
-        shown: list[StyledLine] = [[("class:form.question", line)] for line in question]
-        return [*head, *shown, *rows, *foot]
+        question_lines: list[StyledLine] = [[("class:form.question", line)] for line in question]
+        return [*head, *question_lines, *rows, *foot]
 
     def _render_approval(
         self, page: FormPage, view: ApprovalView, width: int, height: int
     ) -> list[StyledLine]:
-        """The call as far as there is room, its options, and how to read on."""
+        """Render as much of the call as fits, its options, and how to scroll."""
         has_tabs = bool(self._last_index) and height > 3
         head: list[StyledLine] = [self._render_tabs(width)] if has_tabs else []
         room = max(height - 1 - has_tabs, 2)
@@ -231,17 +231,17 @@ class TerminalForm:
         spare = room - len(rows)
         has_position_row = total > spare > 2
         text = view.visible_rows(width, spare - has_position_row)
-        where = view.position
+        position = view.position
         if has_position_row:
             more = "the rest must be read before a yes" if not view.is_read else "PgUp goes back"
-            text = [*text, [("class:form.missing", truncate_text(f"{where} · {more}", width))]]
+            text = [*text, [("class:form.missing", truncate_text(f"{position} · {more}", width))]]
         hint = self._get_key_hint()
-        if where and not has_position_row:
-            hint = f"{where} · {hint}"
+        if position and not has_position_row:
+            hint = f"{position} · {hint}"
         return [*head, *text, *rows, [("class:form.hint", truncate_text(hint, width))]]
 
     def get_question_text(self, page: FormPage, width: int = 0) -> str:
-        """All of its question, with who asks. An approval is wrapped where a width is given."""
+        """Return the whole question with its asker. An approval is wrapped if a width is given."""
         if page.approval is not None:
             return render_approval(self.questions[self.pages.index(page)], self.asker, width)
         text = f"{self.asker} asks: {page.question}" if self.asker else page.question
@@ -251,7 +251,7 @@ class TerminalForm:
         return wrap_text(self.get_question_text(page), width)
 
     def is_question_cut(self, page: FormPage, width: int, height: int) -> bool:
-        """Whether some of its question does not fit. The text of an approval is scrolled."""
+        """Whether the question does not fit. Approvals are never cut: their text is scrolled."""
         if page.approval is not None:
             return False
         lines = len(self.wrap_question(page, width))
@@ -259,13 +259,13 @@ class TerminalForm:
         return lines > spare
 
     def _count_content_rows(self, height: int) -> int:
-        """Between the tabs and the hint."""
+        """Count the rows between the tabs and the hint."""
         return max(height - 1 - bool(self._last_index), 1)
 
     def _render_rows(
         self, page: FormPage, lines: int, width: int, height: int
     ) -> tuple[list[StyledLine], int]:
-        """Those in view, and what they leave for a question of so many lines."""
+        """Return the option rows in view, and the rows left for a question of `lines` lines."""
         room = self._count_content_rows(height)
         rows, row = render_option_rows(page, width)
         if len(rows) > room - 1:
@@ -273,7 +273,7 @@ class TerminalForm:
         return rows, max(room - len(rows), 0)
 
     def _render_tabs(self, width: int) -> StyledLine:
-        """The page in view is always among those that fit; arrows say where there are more."""
+        """Render the tabs that fit, always with that of the page in view; arrows show more."""
         names = [
             f" {'✓ ' if page.answer else ''}{to_one_line(page.header, 14) or number} "
             for number, page in enumerate(self.pages, 1)
@@ -291,31 +291,33 @@ class TerminalForm:
         for header, answer in self.summary:
             name = f"{to_one_line(header, 14)}: "
             room = max(width - get_cwidth(name), 1)
-            said = (
+            answer_span = (
                 ("", truncate_text(to_one_line(answer), room))
                 if answer
                 else ("class:form.missing", truncate_text("no answer yet", room))
             )
-            lines.append([("class:form.question", name), said])
+            lines.append([("class:form.question", name), answer_span])
         return lines
 
     def _get_key_hint(self) -> str:
         page = self.current_page
         if page is None:
             return "Enter sends · ← back · Esc later"
-        goes_on = "next" if self._last_index else "sends"
+        enter_action = "next" if self._last_index else "sends"
         if page.approval is not None:
-            picks = (
-                "reads on" if page.is_unread_allow else ("picks" if self._last_index else goes_on)
+            approval_action = (
+                "reads on"
+                if page.is_unread_allow
+                else ("picks" if self._last_index else enter_action)
             )
-            scrolls = " · PgUp PgDn End scroll" if page.approval.position else ""
-            return f"↑↓ Enter {picks}{scrolls} · Esc later"
+            scroll_hint = " · PgUp PgDn End scroll" if page.approval.position else ""
+            return f"↑↓ Enter {approval_action}{scroll_hint} · Esc later"
         if page.row == page.own_row:
             options = "↑ options · " if page.options else ""
-            return f"write, Enter {goes_on} · {options}Esc later"
+            return f"write, Enter {enter_action} · {options}Esc later"
         if page.allows_several:
-            return f"Space picks · Enter {goes_on} · Esc later"
-        return f"↑↓ Enter {'picks' if self._last_index else goes_on} · or write · Esc later"
+            return f"Space picks · Enter {enter_action} · Esc later"
+        return f"↑↓ Enter {'picks' if self._last_index else enter_action} · or write · Esc later"
 
 
 def create_page(question: wire.AskQuestion, asker: str = "") -> FormPage:
@@ -335,60 +337,62 @@ def create_page(question: wire.AskQuestion, asker: str = "") -> FormPage:
 
 
 def render_option_rows(page: FormPage, width: int) -> tuple[list[StyledLine], int]:
-    """A line a row, and which of them the cursor is on."""
+    """Return a line for each row, and the row of the cursor."""
     marks = {(True, True): "[x]", (True, False): "[ ]", (False, True): "●", (False, False): "○"}
     rows: list[StyledLine] = []
     for number in range(page.last_row + 1):
-        here = number == page.row
-        style = "class:form.current" if here else ""
+        is_current = number == page.row
+        style = "class:form.current" if is_current else ""
         mark = marks[page.allows_several, number in page.chosen]
-        left = width - 2 - len(mark) - 1
-        line: StyledLine = [(style, f"{'▸ ' if here else '  '}{mark} ")]
-        if here and number < page.own_row:
+        room = width - 2 - len(mark) - 1
+        line: StyledLine = [(style, f"{'▸ ' if is_current else '  '}{mark} ")]
+        if is_current and number < page.own_row:
             line.insert(0, ("[SetCursorPosition]", ""))
         if number == page.own_row:
-            line.extend(render_own_text(page, left, style, here=here))
+            line.extend(render_own_text(page, room, style, is_current=is_current))
         else:
             label, description = (
                 escape_controls(" ".join(text.split())) for text in page.options[number]
             )
-            line.append((style, truncate_text(label, left)))
-            left -= get_cwidth(label) + 2
-            if description and left > 8:
-                line.append(("class:form.description", f"  {truncate_text(description, left)}"))
+            line.append((style, truncate_text(label, room)))
+            room -= get_cwidth(label) + 2
+            if description and room > 8:
+                line.append(("class:form.description", f"  {truncate_text(description, room)}"))
         rows.append(line)
     return rows, page.row
 
 
-def render_own_text(page: FormPage, width: int, style: str, *, here: bool) -> StyledLine:
-    """The end of what was written, which is where one writes."""
+def render_own_text(page: FormPage, width: int, style: str, *, is_current: bool) -> StyledLine:
+    """Render the end of the person's own text, where the cursor is."""
     if not page.own_text:
         name = "something else" if page.options else "your answer"
-        words: StyledLine = [
+        placeholder: StyledLine = [
             ("class:form.description", truncate_text(f"{name}: write it", max(width - 1, 1)))
         ]
-        return [("[SetCursorPosition]", ""), *words] if here else words
+        return [("[SetCursorPosition]", ""), *placeholder] if is_current else placeholder
     text = escape_controls(page.own_text.replace("\n", " ↵ "))
     while get_cwidth(text) > width - 1:
         text = text[1 + (len(text) > width) * (len(text) - width) :]
-    return [(style, text), ("[SetCursorPosition]", "")] if here else [(style, text)]
+    return [(style, text), ("[SetCursorPosition]", "")] if is_current else [(style, text)]
 
 
 def scroll_rows(rows: list[StyledLine], row: int, count: int) -> list[StyledLine]:
-    """So many of them, the given one among them, and where there is room, how many more."""
+    """Return `count` rows that contain `row`; if there is room, with how many more there are."""
     first = min(max(row - count // 2, 0), max(len(rows) - count, 0))
-    shown = rows[first : first + count]
+    visible = rows[first : first + count]
     below = len(rows) - first - count
     if count >= 3 and first > 0:
-        shown[0] = [("class:form.hint", f"  ↑ {first + 1} more")]
+        visible[0] = [("class:form.hint", f"  ↑ {first + 1} more")]
     if count >= 3 and below > 0:
-        shown[-1] = [("class:form.hint", f"  ↓ {below + 1} more")]
-    return shown
+        visible[-1] = [("class:form.hint", f"  ↓ {below + 1} more")]
+    return visible
 
 
 def fit_tabs(widths: Sequence[int], at: int, room: int) -> tuple[int, int]:
-    """The first and the end of those that are shown: all, or as many on both sides of the given
-    one as leave room for two arrows."""
+    """Return the first and the end index of the tabs to show.
+
+    These are all tabs, or as many around tab `at` as leave room for two arrows.
+    """
     if sum(widths) <= room:
         return 0, len(widths)
     first, end = at, at + 1
@@ -409,12 +413,12 @@ def truncate_text(text: str, width: int) -> str:
 
 
 def take_prefix(text: str, width: int) -> str:
-    """As much of its beginning as fits."""
-    taken = 0
-    for place, character in enumerate(text):
-        taken += get_cwidth(character)
-        if taken > width:
-            return text[:place]
+    """Return as much of the beginning as fits."""
+    used = 0
+    for index, character in enumerate(text):
+        used += get_cwidth(character)
+        if used > width:
+            return text[:index]
     return text
 
 
@@ -423,12 +427,12 @@ def wrap_text(text: str, width: int) -> list[str]:
 
 
 def wrap_paragraph(paragraph: str, width: int) -> Iterable[str]:
-    """At spaces where there are any, else where the line is full."""
-    line, taken = "", 0
+    """Wrap at spaces; a word longer than a line is broken."""
+    line, used = "", 0
     for word in paragraph.expandtabs(4).split(" "):
         size = get_cwidth(word)
-        if line and taken + 1 + size <= width:
-            line, taken = f"{line} {word}", taken + 1 + size
+        if line and used + 1 + size <= width:
+            line, used = f"{line} {word}", used + 1 + size
             continue
         if line:
             yield line
@@ -437,5 +441,5 @@ def wrap_paragraph(paragraph: str, width: int) -> Iterable[str]:
             yield piece
             word = word[len(piece) :]
             size = get_cwidth(word)
-        line, taken = word, size
+        line, used = word, size
     yield line

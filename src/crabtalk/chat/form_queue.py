@@ -1,4 +1,4 @@
-"""Asking: which of the questions that wait is in view as a form, and which were put off for now."""
+"""The form in view, and the forms that the person has postponed."""
 
 from collections.abc import Iterable
 
@@ -11,19 +11,19 @@ class FormQueue:
 
     def __init__(self) -> None:
         self.form: TerminalForm | None = None
-        self.is_reviewing = False  # approvals of other people's runs are put too
-        self._postponed: dict[str, TerminalForm] = {}  # by ask, as they were left
+        self.is_reviewing = False  # approvals of other people's runs open too
+        self._postponed: dict[str, TerminalForm] = {}  # by ask id, with the answers so far
 
     def find_next(self, questions: Iterable[ChatQuestion]) -> ChatQuestion | None:
-        """The oldest that nobody has put off."""
-        return next((each for each in questions if each.ask_id not in self._postponed), None)
+        """Return the oldest question that is not postponed."""
+        return next((q for q in questions if q.ask_id not in self._postponed), None)
 
     def open_form(self, question: ChatQuestion, asker: str = "") -> TerminalForm:
         self.form = self._postponed.pop(question.ask_id, None) or TerminalForm(question.ask, asker)
         return self.form
 
     def press_key(self, key: str) -> FormOutcome:
-        """One that was sent is put off as well: it waits until the daemon has taken the answer."""
+        """Press a key in the form. A sent form stays postponed until the daemon has its answer."""
         form = self.form
         outcome = form.press_key(key) if form is not None else ""
         if form is not None and outcome:
@@ -33,14 +33,14 @@ class FormQueue:
         return outcome
 
     def find_first(self, questions: Iterable[ChatQuestion]) -> ChatQuestion | None:
-        """The oldest there is, put off or not."""
+        """Return the oldest question, postponed or not."""
         return next(iter(questions), None)
 
     def discard_answered(self, questions: Iterable[ChatQuestion]) -> bool:
-        """Forgets what nobody asks any more; whether that was in view."""
-        asked = {question.ask_id for question in questions}
-        self._postponed = {ask: form for ask, form in self._postponed.items() if ask in asked}
-        if self.form is None or self.form.ask_id in asked:
+        """Remove forms whose questions no longer wait. Returns whether the form in view was one."""
+        waiting = {question.ask_id for question in questions}
+        self._postponed = {ask: form for ask, form in self._postponed.items() if ask in waiting}
+        if self.form is None or self.form.ask_id in waiting:
             return False
         self.form = None
         return True

@@ -1,4 +1,4 @@
-"""The greeting: for whoever has said nothing yet. Three lines, and never again."""
+"""The greeting of three lines in a conversation without messages."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from .session import REQUEST_ERRORS, ChatSession
 
 
 async def build_greeting(session: ChatSession, home: Path) -> list[str]:
-    """Which model answers and why, how to have another one, how to leave."""
+    """Say which model answers and why, how to choose another one, and how to leave."""
     return [
         await describe_model(session, home),
         "For another one: `crabtalkd setup`, or a key in the environment.",
@@ -15,22 +15,24 @@ async def build_greeting(session: ChatSession, home: Path) -> list[str]:
 
 
 async def describe_model(session: ChatSession, home: Path) -> str:
-    """By what the status line shows. On a first start that is known only after the daemon has
-    looked around, and it waits for that."""
+    """Say which model answers, as in the status line.
+
+    On a first start this waits until the daemon has looked for models.
+    """
     try:
         await session.refresh_catalogue()
         if not (name := session.model):
-            return "No model is set up yet, so nobody can answer."
+            return "No model is set up yet, so no agent can answer."
         own = (await session.client.get_agent(session.agent)).model
     except REQUEST_ERRORS:
         return "Which model answers is not known yet; /model asks again."
-    why = f"{session.agent}'s file names it" if own else explain_model_choice(home)
-    return f"{session.agent} answers with {name}: {why}."
+    reason = f"{session.agent}'s file names it" if own else explain_model_choice(home)
+    return f"{session.agent} answers with {name}: {reason}."
 
 
 def explain_model_choice(home: Path) -> str:
-    """As far as a client can tell: what is found on a machine is the daemon's to look for."""
-    import tomllib  # late: it greets nobody twice
+    """Explain the daemon's choice as far as a client can: only the daemon looks for models."""
+    import tomllib  # late: most chats need no greeting
 
     try:
         with (home / "config.toml").open("rb") as file:

@@ -1,8 +1,8 @@
-"""Reading: which marks in a paragraph's text mean something, and which are just characters.
+"""Parse the inline Markdown of a paragraph.
 
-CommonMark's rules for code, emphasis, links and escapes, with one more: what opens must be closed
-within REACH characters. So it is always known from how far back a text can still change. HTML is
-text, but for line breaks and addresses.
+It follows CommonMark for code, emphasis, links and escapes, with one more rule: a mark must be
+closed within MAX_DISTANCE characters. So text further back can never change. HTML is shown as text,
+except line breaks and addresses.
 """
 
 import re
@@ -13,8 +13,8 @@ from crabtalk.service.command_line import escape_controls
 from .line_wrapping import LINE_BREAK
 
 MAX_DISTANCE = 1000
-MAX_OPEN_DELIMITERS = 32  # marks that wait to be closed at a time
-MAX_RUN = 32  # equal marks that are looked at together; more are a line drawn by hand
+MAX_OPEN_DELIMITERS = 32  # open marks at a time
+MAX_RUN = 32  # equal marks parsed together; more are a line drawn by hand
 
 STRONG, EMPHASIS, STRIKETHROUGH, LINK, CODE, ADDRESS = 1, 2, 4, 8, 16, 32
 
@@ -42,7 +42,7 @@ PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
 class InlineNode:
-    """A piece of text. `at` is where its source begins."""
+    """A piece of text. `at` is the index where its source begins."""
 
     __slots__ = ("at", "flags", "text")
 
@@ -53,7 +53,7 @@ class InlineNode:
 
 
 class OpenDelimiter:
-    """A mark that waits to be closed: a run of `*`, `_` or `~`, or `[`, or `![`."""
+    """An open mark: a run of `*`, `_` or `~`, or `[`, or `![`."""
 
     __slots__ = ("closes_too", "left", "mark", "node", "number", "run")
 
@@ -62,14 +62,16 @@ class OpenDelimiter:
     ) -> None:
         self.mark = mark
         self.node = node
-        self.number = number  # of the node among all
+        self.number = number  # index of the node
         self.run = self.left = len(node.text)
         self.closes_too = closes_too
 
 
 class InlineParser:
-    """One pass over a text that began with no mark open; `before` ends in what is ahead of it.
-    Unless it is `final`, more may come."""
+    """One pass over a text in which no mark is open at the beginning.
+
+    `before` is the text in front of it, or its end. Unless `final`, more text may follow.
+    """
 
     def __init__(
         self, text: str, before: str = " ", *, final: bool, keeps_marks: bool = False
@@ -80,14 +82,14 @@ class InlineParser:
         self._keeps_marks = keeps_marks
         self._nodes: list[InlineNode] = []
         self._openers: list[OpenDelimiter] = []
-        self._end = len(text)  # from here on nothing can be said yet
-        self._unclosed = ""  # the mark of code that is open there
+        self._end = len(text)  # text from here on cannot be parsed yet
+        self._unclosed = ""  # the mark of open code at the end
         at = 0
         while at < self._end:
             at = self._parse_next(at)
 
     def get_settled(self) -> tuple[list[InlineNode], int]:
-        """The nodes that stay as they are, and how much of the source they are."""
+        """Return the nodes that cannot change, and the length of their source."""
         if self._is_final:
             return self._nodes, len(self._text)
         first = next((o for o in self._openers if not self._is_out_of_reach(o, self._end)), None)
@@ -96,7 +98,7 @@ class InlineParser:
         return self._nodes[: first.number], first.node.at
 
     def build_closing_marks(self) -> str:
-        """What would close all that is open."""
+        """Return the marks that would close all open ones."""
         if self._unclosed:
             return self._unclosed
         if self._end < len(self._text):
@@ -111,11 +113,11 @@ class InlineParser:
         return at - opener.node.at > MAX_DISTANCE
 
     def _parse_next(self, at: int) -> int:
-        """Reads one thing; returns where the next begins, or sets an end to the reading."""
+        """Parse one element and return where the next begins, or stop if more text is needed."""
         text = self._text
-        if found := PLAIN_TEXT.match(text, at):
-            self._add_node(at, found[0])
-            return found.end()
+        if match := PLAIN_TEXT.match(text, at):
+            self._add_node(at, match[0])
+            return match.end()
         match text[at]:
             case "\\":
                 return self._parse_escape(at)
@@ -142,7 +144,7 @@ class InlineParser:
         return self._add_literal(at, text[at])
 
     def _get_preceding(self, at: int, count: int) -> str:
-        """The characters before a place."""
+        """Return the `count` characters before `at`."""
         return (
             self._text[at - count : at]
             if at >= count
@@ -218,8 +220,8 @@ class InlineParser:
             left = self._close_run(mark, at, left, opens)
         if left:
             node = self._add_node(at, mark * left)
-            # A run that closed something opens nothing, or it would have to be read again from its
-            # middle. Of a tilde alone nothing is struck: it says "about".
+            # A run that closed something opens nothing, or it would have to be parsed again from
+            # its middle. A single tilde strikes nothing: it means "about".
             if opens and left == end - at and (mark != "~" or left == 2):
                 self._push_opener(
                     OpenDelimiter(mark, node, len(self._nodes) - 1, closes_too=closes)
@@ -227,7 +229,7 @@ class InlineParser:
         return end
 
     def _close_run(self, mark: str, at: int, left: int, opens: bool) -> int:
-        """How much of the run has closed nothing."""
+        """Close open runs of this mark; return how many marks were not used for that."""
         run = left
         while left and (opener := self._find_opener(mark, at, run, opens)):
             used = 2 if left >= 2 and opener.left >= 2 else 1
@@ -267,7 +269,7 @@ class InlineParser:
         return at + len(mark)
 
     def _close_bracket(self, at: int) -> int:
-        """Of the text of a link. Without a target after it, it is none."""
+        """Parse the `]` after the text of a link. Without a target after it there is no link."""
         text = self._text
         opener = next((o for o in reversed(self._openers) if o.mark in ("[", "![")), None)
         if opener is None or self._is_out_of_reach(opener, at):
@@ -293,27 +295,27 @@ class InlineParser:
             self._add_node(at, f" ({escape_controls(address)})", ADDRESS)
 
     def _parse_tag(self, at: int) -> int:
-        if found := TAG.match(self._text, at):
-            if found["line"]:
+        if tag := TAG.match(self._text, at):
+            if tag["line"]:
                 self._add_node(at, LINE_BREAK)
             else:
-                self._add_node(at, found["address"].removeprefix("mailto:"), LINK)
-            return found.end()
+                self._add_node(at, tag["address"].removeprefix("mailto:"), LINK)
+            return tag.end()
         if not self._is_final and TAG_BEGUN.match(self._text, at):
             return self._stop_at(at)
         return self._add_literal(at, "<")
 
     def _parse_entity(self, at: int) -> int:
-        if found := ENTITY.match(self._text, at):
-            # It can spell anything, and that is no reason to obey it.
-            self._add_node(at, escape_controls(unescape(found[0])))
-            return found.end()
+        if entity := ENTITY.match(self._text, at):
+            # An entity can encode a control character, so the result is escaped.
+            self._add_node(at, escape_controls(unescape(entity[0])))
+            return entity.end()
         if not self._is_final and ENTITY_BEGUN.match(self._text, at):
             return self._stop_at(at)
         return self._add_literal(at, "&")
 
     def _parse_line_end(self, at: int) -> int:
-        """Two spaces before it make it a line break of its own."""
+        """Parse a newline: a space, or a hard line break after two spaces."""
         if at + 1 == len(self._text) and not self._is_final:
             return self._stop_at(at)
         is_hard = self._get_preceding(at, 2) == "  "
@@ -324,10 +326,10 @@ class InlineParser:
         text = self._text
         if LETTER.match(self._get_preceding(at, 1)):
             return self._add_literal(at, text[at])
-        if found := URL.match(text, at):
-            if found.end() == len(text) and not self._is_final and found.end() - at < MAX_DISTANCE:
+        if url := URL.match(text, at):
+            if url.end() == len(text) and not self._is_final and url.end() - at < MAX_DISTANCE:
                 return self._stop_at(at)
-            address = TRAILING_PUNCTUATION.sub("", found[0])
+            address = TRAILING_PUNCTUATION.sub("", url[0])
             if address.endswith(")") and "(" not in address:
                 address = address.rstrip(")")
             self._add_node(at, address, LINK)
@@ -346,7 +348,7 @@ def find_run_end(text: str, at: int) -> int:
 
 
 def get_flanking(mark: str, before: str, after: str) -> tuple[bool, bool]:
-    """Whether a run between these two can open, and whether it can close."""
+    """Whether a run between these characters can open, and whether it can close."""
     left = not after.isspace() and (
         not is_punctuation(after) or before.isspace() or is_punctuation(before)
     )

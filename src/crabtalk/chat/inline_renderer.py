@@ -1,7 +1,7 @@
-"""Inline: the markdown inside a paragraph, as styled spans. Knows nothing of lines and blocks.
+"""Render the inline Markdown of a paragraph as styled spans. Knows nothing of lines and blocks.
 
-Text comes in pieces; what it means is given out as soon as no further text can change it. How it is
-read stands in `reading`.
+Text comes in pieces, and spans are given out as soon as no further text can change them.
+`inline_parser` does the parsing.
 """
 
 from .inline_parser import (
@@ -19,11 +19,11 @@ from .theme import Theme
 
 
 class InlineRenderer:
-    def __init__(self, look: Theme, style: str = "") -> None:
-        self._theme = look
-        self._style = style  # of all of it
-        self._unsettled = ""  # what is not settled
-        self._preceding = " "  # what is in front of that, two characters of it
+    def __init__(self, theme: Theme, style: str = "") -> None:
+        self._theme = theme
+        self._style = style  # of the whole text
+        self._unsettled = ""  # text that can still change
+        self._preceding = " "  # the two characters before it
         self._is_parsed = True
 
     def feed(self, text: str) -> None:
@@ -31,7 +31,7 @@ class InlineRenderer:
         self._is_parsed = False
 
     def take_settled(self, *, final: bool = False) -> list[Span]:
-        """Takes what further text cannot change; with `final` all there is."""
+        """Take the spans that further text cannot change; with `final` all of them."""
         if not self._unsettled or (self._is_parsed and not final):
             return []
         self._is_parsed = True
@@ -42,7 +42,7 @@ class InlineRenderer:
         return self._style_nodes(nodes)
 
     def preview_tail(self) -> list[Span]:
-        """What is not settled, as if the marks that are open were closed at its end."""
+        """Render the unsettled text as if open marks were closed at its end."""
         text = self._unsettled.rstrip()
         if not text:
             return []
@@ -65,7 +65,7 @@ class InlineRenderer:
         if not flags:
             return ""
         styles = self._theme.styles
-        of_flags = (
+        flag_styles = (
             (STRONG, styles.strong),
             (EMPHASIS, styles.emphasis),
             (STRIKETHROUGH, styles.struck),
@@ -73,10 +73,10 @@ class InlineRenderer:
             (CODE, styles.code),
             (ADDRESS, styles.address),
         )
-        return ";".join(style for flag, style in of_flags if flags & flag and style)
+        return ";".join(style for flag, style in flag_styles if flags & flag and style)
 
 
-def render_inline(text: str, look: Theme, style: str = "") -> list[Span]:
-    inline = InlineRenderer(look, style)
-    inline.feed(text)
-    return inline.take_settled(final=True)
+def render_inline(text: str, theme: Theme, style: str = "") -> list[Span]:
+    renderer = InlineRenderer(theme, style)
+    renderer.feed(text)
+    return renderer.take_settled(final=True)

@@ -1,7 +1,7 @@
-"""What was typed before: one file in the home, shared by all chats.
+"""The input history: one file in the home, shared by all chats.
 
-A line is one message as a JSON string, so that messages of many lines survive. The file is bounded,
-and losing it loses convenience only: nothing here complains.
+Each line is one message as a JSON string, so messages of several lines survive. The file is
+bounded. Losing it loses only convenience, so errors are ignored.
 """
 
 import fcntl
@@ -14,8 +14,8 @@ from pathlib import Path
 from prompt_toolkit.history import History
 
 MAX_ENTRIES = 1000
-MAX_BYTES = 1 << 20  # what is read; the file is cut back to it when it has twice as much
-MAX_ENTRY_BYTES = 1 << 16  # a message beyond that was pasted, and is not asked for again
+MAX_BYTES = 1 << 20  # bytes read; the file is cut back to it when it is twice as large
+MAX_ENTRY_BYTES = 1 << 16  # a longer message was pasted and is not stored
 
 
 class InputHistory(History):
@@ -24,7 +24,7 @@ class InputHistory(History):
         self._path = path
 
     def load_history_strings(self) -> Iterable[str]:
-        """The latest first."""
+        """Return the entries, newest first."""
         try:
             with self._path.open("rb") as file:
                 return reversed(parse_entries(read_tail(file.fileno())))
@@ -60,18 +60,18 @@ class InputHistory(History):
 
 
 def open_locked(path: Path) -> int:
-    """The file open to be appended to, by nobody else meanwhile."""
+    """Open the file for appending, with an exclusive lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Another chat may have put a shorter file in its place while this one waited.
+        # Another chat may have replaced the file with a shorter one while this one waited.
         if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
             return descriptor
         os.close(descriptor)
 
 
 def read_tail(descriptor: int) -> bytes:
-    """The last of a file, from the beginning of a line on."""
+    """Read the end of a file, from the beginning of a line."""
     size = os.fstat(descriptor).st_size
     if size <= MAX_BYTES:
         return os.pread(descriptor, size, 0)
@@ -79,11 +79,11 @@ def read_tail(descriptor: int) -> bytes:
 
 
 def parse_entries(data: bytes) -> list[str]:
-    """The oldest first; what cannot be read is left out."""
-    found = []
+    """Parse entries, oldest first; invalid lines are left out."""
+    entries = []
     for line in data.splitlines()[-MAX_ENTRIES:]:
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, str):
-                found.append(entry)
-    return found
+                entries.append(entry)
+    return entries

@@ -1,6 +1,6 @@
-"""The prompt: where one writes, with what was typed before, long pastes and a menu of completions.
+"""The input prompt, with history, long pastes and a menu of completions.
 
-It knows nothing of agents and turns: what was written is taken by whoever reads it.
+It knows nothing of agents and turns.
 """
 
 import re
@@ -29,26 +29,26 @@ from crabtalk.service.command_line import escape_controls
 from .completion import CompletionCandidate
 from .form import truncate_text
 
-# What is pasted beyond this is shown by its size.
+# Pasted text longer than this is shown by its size.
 LONG_LINES = 8
 LONG_TEXT = 1500
 MAX_PASTED = 8 << 20  # two of them fit a frame
-MAX_UNDO_TEXT = 4 << 20  # characters, of all that can be come back to
+MAX_UNDO_TEXT = 4 << 20  # characters of all undo steps
 MENU_ROWS = 6
 PREFIX = "> "
 
 FindCandidates = Callable[[str, int], Iterable[CompletionCandidate]]
 
 PASTE_MARK = re.compile(r"\[pasted [\d,]+ (?:lines|characters) #(\d+)\]")
-# Two ways in which terminals tell Shift+Enter apart, where they were told to.
+# Shift+Enter as two kinds of terminals send it, if configured to.
 SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
 
 
 class InputPrompt:
     def __init__(
-        self, history: History, complete: FindCandidates, size: Callable[[], Size]
+        self, history: History, find_candidates: FindCandidates, size: Callable[[], Size]
     ) -> None:
-        """`size` is that of the terminal, just now."""
+        """`size` returns the current size of the terminal."""
         for keys in SHIFT_ENTER:
             ANSI_SEQUENCES[keys] = (Keys.Escape, Keys.ControlM)
         self._pastes: list[str] = []
@@ -56,7 +56,7 @@ class InputPrompt:
         self.buffer = PromptBuffer(
             multiline=True,
             history=history,
-            completer=ThreadedCompleter(PromptCompleter(complete)),
+            completer=ThreadedCompleter(PromptCompleter(find_candidates)),
             complete_while_typing=Condition(self._is_completing_name),
             name="prompt",
         )
@@ -78,7 +78,7 @@ class InputPrompt:
 
     @property
     def text(self) -> str:
-        """All of it, pastes in full."""
+        """The whole text, with pastes in full."""
         return PASTE_MARK.sub(self._expand_paste, self.buffer.text)
 
     @property
@@ -87,14 +87,14 @@ class InputPrompt:
 
     @property
     def visible_rows(self) -> int:
-        """It takes on the terminal."""
+        """The rows of the text on the terminal, at most `max_rows`."""
         width = max(self._size().columns - len(PREFIX), 1)
-        taken = 0
+        rows = 0
         for line in self.buffer.document.lines:
-            taken += (get_cwidth(line) + 1) // width + 1  # with room for the cursor behind it
-            if taken >= self.max_rows:
+            rows += (get_cwidth(line) + 1) // width + 1  # with room for the cursor behind it
+            if rows >= self.max_rows:
                 return self.max_rows
-        return taken
+        return rows
 
     @property
     def menu_rows(self) -> int:
@@ -109,7 +109,7 @@ class InputPrompt:
         return state is not None and bool(state.completions)
 
     def take_text(self) -> str:
-        """What was written, which is thereby history."""
+        """Return the text, clear the input, and add the text to the history."""
         text = self.text
         if text.strip():
             self.buffer.history.append_string(text)
@@ -121,14 +121,14 @@ class InputPrompt:
         self._pastes.clear()
 
     def restore(self, text: str) -> None:
-        """Puts back what could not be sent, before what was written since."""
+        """Put back text that could not be sent, before what was typed since."""
         shown = self._abbreviate_paste(text)
         if self.buffer.text.strip():
             shown = f"{shown}\n{self.buffer.text}"
         self.buffer.set_document(Document(shown), bypass_readonly=True)
 
     def paste(self, text: str) -> bool:
-        """False for what is too long to be sent."""
+        """Insert pasted text. Returns False if it is too long to be sent."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         if len(text) + sum(map(len, self._pastes)) > MAX_PASTED:
             return False
@@ -136,16 +136,16 @@ class InputPrompt:
         return True
 
     def erase_paste(self) -> bool:
-        """A paste shown by its size goes as it came: at once. False where there is none."""
+        """Erase a paste shown by its size as a whole. Returns False if none is at the cursor."""
         before = self.buffer.document.text_before_cursor
-        for found in PASTE_MARK.finditer(before):
-            if found.end() == len(before) and self._expand_paste(found) != found[0]:
-                self.buffer.delete_before_cursor(len(found[0]))
+        for match in PASTE_MARK.finditer(before):
+            if match.end() == len(before) and self._expand_paste(match) != match[0]:
+                self.buffer.delete_before_cursor(len(match[0]))
                 return True
         return False
 
     def accept_completion(self) -> bool:
-        """Takes what is marked in the menu; False where nothing is."""
+        """Accept the selected completion. Returns False if none is selected."""
         state = self.buffer.complete_state
         if state is None or state.current_completion is None:
             return False
@@ -153,7 +153,7 @@ class InputPrompt:
         return True
 
     def insert_line_break(self) -> None:
-        """As it is: an indentation of our own would change what was meant."""
+        """Insert a newline without auto-indentation, which would change the text."""
         self.buffer.newline(copy_margin=False)
 
     def complete(self) -> None:
@@ -162,10 +162,10 @@ class InputPrompt:
         else:
             self.buffer.start_completion(insert_common_part=True)
 
-    # ── Its parts ───────────────────────────────────────────────────────────────────────────
+    # ── Helpers ─────────────────────────────────────────────────────────────────────────────
 
     def _abbreviate_paste(self, text: str) -> str:
-        """What stands for it: itself, or when it is long, its size."""
+        """Return the text itself, or for a long text a mark with its size."""
         lines = text.count("\n") + (not text.endswith("\n"))
         if lines <= LONG_LINES and len(text) <= LONG_TEXT:
             return text
@@ -173,12 +173,12 @@ class InputPrompt:
         size = f"{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
         return f"[pasted {size} #{len(self._pastes)}]"
 
-    def _expand_paste(self, found: re.Match[str]) -> str:
-        number = int(found[1])
-        return self._pastes[number - 1] if 0 < number <= len(self._pastes) else found[0]
+    def _expand_paste(self, mark: re.Match[str]) -> str:
+        number = int(mark[1])
+        return self._pastes[number - 1] if 0 < number <= len(self._pastes) else mark[0]
 
     def _is_completing_name(self) -> bool:
-        """Names, after a command or an @, are offered as they are typed; paths when asked for."""
+        """Names after a command or an @ are completed while typing; paths only on Tab."""
         before = self.buffer.document.text_before_cursor
         if before.startswith("/"):
             return before.count(" ") <= 1 and "\n" not in before
@@ -193,41 +193,43 @@ class InputPrompt:
         state = self.buffer.complete_state
         if state is None:
             return []
-        marked = state.complete_index
+        selected = state.complete_index
         rows = self.menu_rows
-        first = min(max((marked or 0) - rows // 2, 0), max(len(state.completions) - rows, 0))
-        shown = state.completions[first : first + rows]
-        width = max(get_cwidth(each.display_text) for each in shown)
+        first = min(max((selected or 0) - rows // 2, 0), max(len(state.completions) - rows, 0))
+        completions = state.completions[first : first + rows]
+        width = max(get_cwidth(completion.display_text) for completion in completions)
         lines: StyleAndTextTuples = []
-        for number, each in enumerate(shown, first):
-            style = "class:menu.current" if number == marked else "class:menu"
-            name = each.display_text
+        for number, completion in enumerate(completions, first):
+            style = "class:menu.current" if number == selected else "class:menu"
+            name = completion.display_text
             lines.append((style, f"  {name}{' ' * (width - get_cwidth(name))} "))
-            about = truncate_text(each.display_meta_text, max(self._size().columns - width - 5, 0))
-            lines.append(("class:menu.meta", f" {about}\n"))
+            description = truncate_text(
+                completion.display_meta_text, max(self._size().columns - width - 5, 0)
+            )
+            lines.append(("class:menu.meta", f" {description}\n"))
         return lines
 
 
 class PromptBuffer(Buffer):
-    """What can be undone is the whole text as it was, once for every key: so only some of it."""
+    """A buffer with bounded undo: prompt_toolkit stores the whole text for every key."""
 
     def save_to_undo_stack(self, clear_redo_stack: bool = True) -> None:
         super().save_to_undo_stack(clear_redo_stack)
-        most = MAX_UNDO_TEXT // (len(self.text) + 1)
-        del self._undo_stack[: -max(most, 1)]
+        limit = MAX_UNDO_TEXT // (len(self.text) + 1)
+        del self._undo_stack[: -max(limit, 1)]
 
 
 class PromptCompleter(Completer):
-    """Ours, in prompt_toolkit's words."""
+    """Adapts our candidates to prompt_toolkit."""
 
-    def __init__(self, complete: FindCandidates) -> None:
-        self._find_candidates = complete
+    def __init__(self, find_candidates: FindCandidates) -> None:
+        self._find_candidates = find_candidates
 
     def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-        for each in self._find_candidates(document.text, document.cursor_position):
+        for candidate in self._find_candidates(document.text, document.cursor_position):
             yield Completion(
-                each.text,
-                start_position=-each.length,
-                display=escape_controls(each.display),
-                display_meta=escape_controls(each.meta),
+                candidate.text,
+                start_position=-candidate.length,
+                display=escape_controls(candidate.display),
+                display_meta=escape_controls(candidate.meta),
             )

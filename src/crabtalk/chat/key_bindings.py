@@ -1,4 +1,4 @@
-"""The keys of the chat: what each does, as people read it and as the terminal is told."""
+"""The keys of the chat: their help texts and their bindings."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -48,13 +48,13 @@ FORM_KEYS = {
 
 
 def create_bindings(chat: "ChatApp") -> KeyBindings:
-    made = KeyBindings()
+    bindings = KeyBindings()
     in_form = Condition(lambda: chat.form is not None)
     writing, anywhere = ~in_form, Always()
 
     def bind(*keys: str, where: Filter = writing) -> Callable[[Callable[[], None]], None]:
         def bound(act: Callable[[], None]) -> None:
-            @made.add(*keys, filter=where)
+            @bindings.add(*keys, filter=where)
             def _(event: KeyPressEvent) -> None:
                 act()
 
@@ -78,27 +78,29 @@ def create_bindings(chat: "ChatApp") -> KeyBindings:
     bind("c-o", where=anywhere)(lambda: chat.print_details("output"))
     bind("c-t", where=anywhere)(lambda: chat.print_details("thinking"))
 
-    @made.add(Keys.Any, filter=writing & emacs_insert_mode)
+    @bindings.add(Keys.Any, filter=writing & emacs_insert_mode)
     def _(event: KeyPressEvent) -> None:
         prompt.buffer.insert_text(event.data * event.arg + read_queued_text(event))
 
     for key, name in FORM_KEYS.items():
         bind(key, where=in_form)(lambda name=name: chat.press_form_key(name))  # type: ignore[misc]
 
-    @made.add(Keys.Any, filter=in_form)
+    @bindings.add(Keys.Any, filter=in_form)
     def _(event: KeyPressEvent) -> None:
         chat.press_form_key(event.data)
 
-    @made.add(Keys.BracketedPaste)
+    @bindings.add(Keys.BracketedPaste)
     def _(event: KeyPressEvent) -> None:
         chat.paste(event.data)
 
-    return made
+    return bindings
 
 
 def read_queued_text(event: KeyPressEvent) -> str:
-    """The characters that came along with a key: a paste where the terminal marks none. One by one
-    each would have the whole text copied, and kept to be undone."""
+    """Take the characters that arrived together with a key: a paste, if the terminal marks none.
+
+    Inserted one by one, each would copy the whole text and add an undo step.
+    """
     queue = event.key_processor.input_queue
     characters = []
     while queue and (len(queue[0].key) == 1 or queue[0].key == Keys.ControlJ):

@@ -1,6 +1,6 @@
-"""Leaves: what holds the text of a document, paragraphs, code and rules, and how they are laid out.
+"""Leaf blocks of a Markdown document (paragraphs, code and rules) and their layout.
 
-Each gives out the lines that are settled, and shows those that are not. Tables are in `grid`.
+Each gives out its settled lines and renders the others live. Tables are in `tables`.
 """
 
 from collections import deque
@@ -13,22 +13,22 @@ from .inline_renderer import InlineRenderer
 from .line_wrapping import LineWrapper, Span, break_lines, measure_text, render_ansi
 from .theme import Theme
 
-MAX_COLOURED_LINES = 5000  # lines of one block; who has more does not read them here
-MIN_TEXT_WIDTH = 10  # places a text is laid out in, however deep in lists it is, or half of all
-TINY_WIDTH = 6  # places; where there are fewer, all of them are for text
+MAX_COLOURED_LINES = 5000  # lines of one block; longer code is not read in a chat
+MIN_TEXT_WIDTH = 10  # columns for text however deep in lists it is, but at most half of the width
+TINY_WIDTH = 6  # columns; narrower terminals use the whole width for text
 
 
 class LeafBlock(Protocol):
     def take_lines(self, width: int, *, final: bool) -> list[list[Span]]:
-        """Takes what is settled; with `final` all there is."""
+        """Take the settled lines; with `final` all of them."""
 
     def live_lines(self, width: int) -> list[list[Span]]:
-        """What is not settled."""
+        """Render the lines that are not settled."""
 
 
 class MarkdownParagraph:
-    def __init__(self, look: Theme, style: str = "") -> None:
-        self._inline = InlineRenderer(look, style)
+    def __init__(self, theme: Theme, style: str = "") -> None:
+        self._inline = InlineRenderer(theme, style)
         self._wrapper = LineWrapper()
 
     def feed(self, text: str) -> None:
@@ -39,9 +39,9 @@ class MarkdownParagraph:
         return self._wrapper.take_lines(width, final=final)
 
     def live_lines(self, width: int) -> list[list[Span]]:
-        flow = self._wrapper.copy()
-        flow.push(self._inline.preview_tail())
-        return flow.take_lines(width, final=True)
+        wrapper = self._wrapper.copy()
+        wrapper.push(self._inline.preview_tail())
+        return wrapper.take_lines(width, final=True)
 
 
 @dataclass(slots=True)
@@ -52,15 +52,15 @@ class CodeLine:
 
 
 class MarkdownCodeBlock:
-    """A line at a time; one that is long has no colours, and comes in pieces."""
+    """Code, given out line by line. A long line has no colours and comes in pieces."""
 
-    def __init__(self, look: Theme, language: str = "") -> None:
-        self._highlighter = CodeHighlighter(look, language)
+    def __init__(self, theme: Theme, language: str = "") -> None:
+        self._highlighter = CodeHighlighter(theme, language)
         self._lines: deque[CodeLine] = deque()
-        label = f"{look.glyphs.rule * 3} {language}".rstrip()
-        self._label: Span | None = (label, look.styles.dim)
+        label = f"{theme.glyphs.rule * 3} {language}".rstrip()
+        self._label: Span | None = (label, theme.styles.dim)
         self._line_count = 0
-        self.partial = ""  # of a line that is not whole
+        self.partial = ""  # the beginning of an unfinished line
 
     def add_line(self, text: str) -> None:
         self._lines.append(CodeLine(text.expandtabs(4)))
@@ -113,8 +113,8 @@ class MarkdownCodeBlock:
 
 
 class MarkdownRule:
-    def __init__(self, look: Theme) -> None:
-        self._theme = look
+    def __init__(self, theme: Theme) -> None:
+        self._theme = theme
 
     def take_lines(self, width: int, *, final: bool) -> list[list[Span]]:
         return [[(self._theme.glyphs.rule * width, self._theme.styles.dim)]]
@@ -124,16 +124,18 @@ class MarkdownRule:
 
 
 class PlacedBlock:
-    """A leaf with what stands before each of its lines. The first and the others are as wide.
-    `gap` is the line before it, if there is one."""
+    """A leaf with the prefixes of its lines. `first_prefix` and `prefix` have the same width.
+
+    `gap` is the line before the block, if there is one.
+    """
 
     def __init__(
-        self, leaf: LeafBlock, first: list[Span], others: list[Span], gap: list[Span] | None
+        self, leaf: LeafBlock, first_prefix: list[Span], prefix: list[Span], gap: list[Span] | None
     ) -> None:
         self.leaf = leaf
         self.is_closed = False
-        self._first_prefix = first
-        self._prefix = others
+        self._first_prefix = first_prefix
+        self._prefix = prefix
         self._gap = gap
         self._has_output = False
 
@@ -141,31 +143,31 @@ class PlacedBlock:
         lines = self.leaf.take_lines(self._compute_width(width), final=self.is_closed)
         if self.is_closed and not lines and not self._has_output and self._first_prefix:
             lines = [[]]
-        taken = self._render(lines, width)
+        rendered = self._render(lines, width)
         self._has_output = self._has_output or bool(lines)
-        return taken
+        return rendered
 
     def live_lines(self, width: int) -> list[str]:
         return self._render(self.leaf.live_lines(self._compute_width(width)), width)
 
     def _compute_width(self, width: int) -> int:
-        least = min(MIN_TEXT_WIDTH, width // 2 + 1) if width >= TINY_WIDTH else width
-        return max(width - measure_spans(self._prefix), least)
+        minimum = min(MIN_TEXT_WIDTH, width // 2 + 1) if width >= TINY_WIDTH else width
+        return max(width - measure_spans(self._prefix), minimum)
 
     def _render(self, lines: list[list[Span]], width: int) -> list[str]:
         if not lines:
             return []
-        most = width - self._compute_width(width)
-        first = self._prefix if self._has_output else self._first_prefix
-        out = [render_trimmed([*drop_first_spans(first, most), *lines[0]])]
+        max_width = width - self._compute_width(width)
+        first_prefix = self._prefix if self._has_output else self._first_prefix
+        out = [render_trimmed([*drop_first_spans(first_prefix, max_width), *lines[0]])]
         if self._gap is not None and not self._has_output:
-            out.insert(0, render_trimmed(drop_first_spans(self._gap, most)))
-        others = drop_first_spans(self._prefix, most)
-        return out + [render_trimmed([*others, *line]) for line in lines[1:]]
+            out.insert(0, render_trimmed(drop_first_spans(self._gap, max_width)))
+        prefix = drop_first_spans(self._prefix, max_width)
+        return out + [render_trimmed([*prefix, *line]) for line in lines[1:]]
 
 
 def render_trimmed(line: list[Span]) -> str:
-    """Without the space at its end, which nobody sees and everybody copies."""
+    """Render without trailing space, which would be copied with the text."""
     while line:
         text, style = line[-1]
         line = line[:-1]
@@ -179,7 +181,7 @@ def measure_spans(spans: Iterable[Span]) -> int:
 
 
 def drop_first_spans(spans: list[Span], width: int) -> list[Span]:
-    """What of it fits, from its end."""
+    """Drop spans at the beginning until the rest fits."""
     while spans and measure_spans(spans) > width:
         spans = spans[1:]
     return spans

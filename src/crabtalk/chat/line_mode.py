@@ -1,7 +1,7 @@
-"""The chat line by line: for terminals whose cursor cannot be moved, and for no terminal at all.
+"""The chat line by line: for terminals without cursor movement, and for pipes.
 
-The same talk and the same transcript; only what is finished is printed, and nothing is ever drawn
-over. A line is a message, or the answer to what was asked.
+It uses the same controller and transcript, prints only finished text and redraws nothing. An input
+line is a message, or the answer to a question.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from .theme import PLAIN_THEME, Theme
 SECOND_INTERRUPT_SECONDS = 2.0  # seconds in which a second Ctrl+C leaves
 HISTORY_MESSAGES = 20  # messages
 PROMPT = "> "
-LATER_WORD = "later"  # what puts a review of approvals off
+LATER_WORD = "later"  # postpones a review of approvals
 
 
 async def run_line_mode(
@@ -36,15 +36,15 @@ async def run_line_mode(
     *,
     mode: str = "",
 ) -> int:
-    """Until the end of the input, or /quit: its exit status."""
-    settings, complaint = read_settings(home)
-    look = Theme(
+    """Run until the end of the input, or /quit; return the exit status."""
+    settings, problem = read_settings(home)
+    theme = Theme(
         PLAIN_THEME.styles, Theme.detect(os.environ, sys.stdout.encoding).glyphs, has_colour=False
     )
-    face = LineModeChat()
-    talk = ChatController(
-        face,
-        look,
+    chat = LineModeChat()
+    controller = ChatController(
+        chat,
+        theme,
         settings,
         home=home,
         agent=agent,
@@ -53,21 +53,23 @@ async def run_line_mode(
         mode=mode,
         has_keys=False,
     )
-    face.controller = talk
-    async with talk:
-        if complaint:
-            talk.show_notice(complaint, "error")
-        messages = await talk.session.load_history(HISTORY_MESSAGES)
-        talk.transcript.add_history(messages)
-        for line in [] if messages else await build_greeting(talk.session, home or default_home()):
-            talk.transcript.add_notice(line, "info")
+    chat.controller = controller
+    async with controller:
+        if problem:
+            controller.show_notice(problem, "error")
+        messages = await controller.session.load_history(HISTORY_MESSAGES)
+        controller.transcript.add_history(messages)
+        for line in (
+            [] if messages else await build_greeting(controller.session, home or default_home())
+        ):
+            controller.transcript.add_notice(line, "info")
         if words:
-            talk.submit_text(words)
-        return await face.run()
+            controller.submit_text(words)
+        return await chat.run()
 
 
 class LineModeChat:
-    """A Face of the talk."""
+    """The ChatInterface of line mode."""
 
     controller: ChatController
 
@@ -79,8 +81,8 @@ class LineModeChat:
         self._is_input_closed = False
         self._last_interrupt = 0.0
         self._is_prompted = False
-        self._pending_replies: dict[str, asyncio.Task[None]] = {}  # answers on their way, by ask
-        self._is_reviewing = False  # approvals of other people's runs are put too
+        self._pending_replies: dict[str, asyncio.Task[None]] = {}  # answers being sent, by ask id
+        self._is_reviewing = False  # approvals of other people's runs are asked too
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -120,7 +122,7 @@ class LineModeChat:
         self._end_prompt()
         self._wakeup.set()
 
-    # ── In ──────────────────────────────────────────────────────────────────────────────────
+    # ── Input ───────────────────────────────────────────────────────────────────────────────
 
     def _read_input(self) -> None:
         data = os.read(sys.stdin.fileno(), 65536)
@@ -152,7 +154,7 @@ class LineModeChat:
             self.controller.submit_text(line)
 
     def _repeat_question(self) -> None:
-        """An approval takes its options and nothing else."""
+        """Ask again: an approval accepts only its options."""
         self._end_prompt()
         self.controller.show_notice("answer with a number or the word beside it", "hint")
 
@@ -173,7 +175,7 @@ class LineModeChat:
             self.controller.show_notice("stopping; Ctrl+C again leaves", "hint")
         self._last_interrupt = now
 
-    # ── Out ─────────────────────────────────────────────────────────────────────────────────
+    # ── Output ──────────────────────────────────────────────────────────────────────────────
 
     def _print_finished(self) -> None:
         text = self.controller.transcript.take_text(get_line_width())
@@ -183,15 +185,13 @@ class LineModeChat:
         sys.stdout.flush()
 
     def _show_prompt(self) -> None:
-        """Asks for what comes next: an answer, or whatever is to be said."""
+        """Show the question to answer, or the prompt for a message."""
         session = self.controller.session
         waiting = [*session.questions, *(session.approvals if self._is_reviewing else ())]
         self._pending_replies = {
             ask: task for ask, task in self._pending_replies.items() if not task.done()
         }
-        questions = {
-            each.ask_id: each for each in waiting if each.ask_id not in self._pending_replies
-        }
+        questions = {q.ask_id: q for q in waiting if q.ask_id not in self._pending_replies}
         self._is_reviewing = self._is_reviewing and bool(questions)
         if self._form is not None and self._form.ask_id not in questions:
             self._form = None
@@ -200,7 +200,7 @@ class LineModeChat:
             self._form = TerminalForm(question.ask, self.controller.describe_asker(question))
             self._is_prompted = False
         if self._form is not None and self._is_input_closed:
-            self.controller.stop_in_background()  # nobody is left to answer
+            self.controller.stop_in_background()  # the input has ended, so no answer can come
             return
         if self._is_prompted or (self.controller.is_busy and self._form is None):
             return
@@ -226,7 +226,7 @@ def format_page(form: TerminalForm, page: FormPage) -> str:
 
 
 def answer_page(form: TerminalForm, line: str) -> bool:
-    """What was typed is the answer to the page in view. False when it cannot be one."""
+    """Take a typed line as the answer to the page in view. Returns False if it is not valid."""
     page = form.current_page
     if page is None:
         return True

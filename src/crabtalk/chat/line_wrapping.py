@@ -1,8 +1,8 @@
-"""Flow: styled words into lines of a width. Knows neither markdown nor what the styles mean.
+"""Wrap styled text into lines of a given width. Knows neither Markdown nor the meaning of styles.
 
-Text comes in pieces. A line is given out when no further text can change it, so lines come out the
-same however the text was cut up. Widths are those of a terminal: East Asian characters take two
-places, marks that join the character before them none.
+Text comes in pieces. A line is given out when no further text can change it, so lines do not depend
+on how the text was split. Widths are terminal columns: East Asian characters take two, combining
+characters none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ from wcwidth import wcwidth
 Span = tuple[str, str]  # text and its style
 LINE_BREAK = "\n"  # in a span's text: a new line, whatever its width
 
-EMOJI_SELECTOR = "\ufe0f"  # asks for the picture of a character, which takes two places
+EMOJI_SELECTOR = "\ufe0f"  # requests the emoji form of a character, which takes two columns
 ZERO_WIDTH_JOINER = "\u200d"
-# Never first on a line: closing brackets and stops of scripts that have no spaces.
+# Closing brackets and stops of scripts without spaces. They never begin a line.
 CLOSING_PUNCTUATION = frozenset("、。，．！？；：）」』】〉》〕｝ー…‥々")  # noqa: RUF001 - meant as they are
-MAX_CLUSTER = 16  # characters that share one place at most: marks without width end somewhere
+MAX_CLUSTER = 16  # characters in one cluster: a bound for endless combining characters
 
 
 def render_ansi(spans: Iterable[Span]) -> str:
-    """As the terminal takes it; neighbours of one style share their escapes."""
+    """Render spans with ANSI escapes; neighbours of the same style share theirs."""
     out: list[str] = []
     current = ""
     for text, style in spans:
@@ -37,16 +37,16 @@ def render_ansi(spans: Iterable[Span]) -> str:
 
 
 def combine_styles(outer: str, inner: str) -> str:
-    """One style put upon another."""
+    """Return both styles combined."""
     return f"{outer};{inner}" if outer and inner else outer or inner
 
 
 def measure_text(text: str) -> int:
-    """How many places it takes."""
+    """Return the number of columns of a text."""
     if text.isascii():
         return len(text)
     width = sum(map(measure_character, text))
-    # Terminals do not agree on these. Too much leaves a gap, too little breaks a line.
+    # Terminals disagree about emoji. A width too large leaves a gap, one too small breaks a line.
     return width + text.count(EMOJI_SELECTOR) if EMOJI_SELECTOR in text else width
 
 
@@ -56,30 +56,32 @@ def measure_character(character: str) -> int:
 
 
 def is_combining(character: str) -> bool:
-    """Whether it belongs to the character before it."""
+    """Whether the character combines with the one before it."""
     return not character.isascii() and measure_character(character) == 0
 
 
 def split_clusters(text: str) -> list[str]:
-    """What must not be parted: characters with the marks that belong to them."""
+    """Split into characters with their combining characters, which must not be separated."""
     if text.isascii():
         return list(text)
-    found: list[str] = []
+    clusters: list[str] = []
     for character in text:
         if (
-            found
-            and (is_combining(character) or found[-1].endswith(ZERO_WIDTH_JOINER))
-            and len(found[-1]) < MAX_CLUSTER
+            clusters
+            and (is_combining(character) or clusters[-1].endswith(ZERO_WIDTH_JOINER))
+            and len(clusters[-1]) < MAX_CLUSTER
         ):
-            found[-1] += character
+            clusters[-1] += character
         else:
-            found.append(character)
-    return found
+            clusters.append(character)
+    return clusters
 
 
 class StyledWord:
-    """What is not parted unless it is wider than a line. `space` is the style of the space before
-    it, or None; a word may also be a line's end and nothing else."""
+    """Text that is only broken if it is wider than a line.
+
+    `space` is the style of the space before it, or None. With `is_break` it is only a line break.
+    """
 
     __slots__ = ("_cells", "is_break", "length", "space", "spans")
 
@@ -103,7 +105,7 @@ class StyledWord:
         self._cells += measure_text(text)
 
     def split_to_width(self, width: int) -> "list[StyledWord]":
-        """Pieces that fit, each as full as it can be."""
+        """Split into pieces that fit, each as long as possible."""
         pieces = [StyledWord(self.space)]
         for text, style in self.spans:
             for cluster in split_clusters(text):
@@ -130,12 +132,12 @@ class StyledWord:
 
 
 class LineWrapper:
-    """Spaces and line breaks in a text are all the same to it; a span that is BREAK is kept."""
+    """Wraps text. Any whitespace counts as one space; only a LINE_BREAK span breaks a line."""
 
     def __init__(self) -> None:
-        self._words: list[StyledWord] = []  # since the last line given out
-        self._space: str | None = None  # the style of one after which no word has come yet
-        self._can_extend_word = False  # whether the last word can
+        self._words: list[StyledWord] = []  # after the last line given out
+        self._space: str | None = None  # the style of a space that no word follows yet
+        self._can_extend_word = False  # whether text without a space extends the last word
 
     def push(self, spans: Iterable[Span]) -> None:
         for text, style in spans:
@@ -159,7 +161,7 @@ class LineWrapper:
             self._space, self._can_extend_word = style, False
 
     def _add_wide_text(self, chunk: str, style: str) -> None:
-        """A line can end beside any character that is wide."""
+        """Add text with wide characters: lines may break before and after each of them."""
         for character in chunk:
             goes_on = self._can_extend_word and (
                 is_combining(character)
@@ -179,13 +181,13 @@ class LineWrapper:
         return self._words[-1].is_wide_at_end()
 
     def take_lines(self, width: int, *, final: bool) -> list[list[Span]]:
-        """Takes the lines that are settled; with `final` all there are."""
+        """Take the settled lines; with `final` all of them."""
         width = max(1, width)
         lines: list[list[Span]] = []
         line: list[Span] = []
         room = width
         words = self._words
-        start = at = 0  # where the line begins, and how far it has come
+        start = at = 0  # the first word of the line, and the current word
         while at < len(words):
             word = words[at]
             if word.is_break:
@@ -215,7 +217,7 @@ class LineWrapper:
         return lines
 
     def copy(self) -> "LineWrapper":
-        """To see how it could go on."""
+        """Copy the state, to preview more text."""
         other = LineWrapper()
         other._words = [word.copy() for word in self._words]
         other._space, other._can_extend_word = self._space, self._can_extend_word
@@ -223,7 +225,7 @@ class LineWrapper:
 
 
 def break_lines(spans: Sequence[Span], width: int) -> list[list[Span]]:
-    """As it is, spaces and all, cut where a line is full."""
+    """Break where a line is full, and keep all spaces."""
     lines: list[list[Span]] = [[]]
     room = max(1, width)
     for text, style in spans:
@@ -249,7 +251,7 @@ def break_lines(spans: Sequence[Span], width: int) -> list[list[Span]]:
 
 
 def truncate_spans(spans: Iterable[Span], width: int, more: str = "…") -> list[Span]:
-    """On one line; what does not fit is cut, and `more` says so."""
+    """Cut to one line; `more` marks the cut."""
     spans = list(spans)
     if sum(measure_text(text) for text, _ in spans) <= width:
         return spans

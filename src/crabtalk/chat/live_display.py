@@ -1,7 +1,7 @@
-"""The board: the few lines at the bottom that still change. What is finished is on the paper above.
+"""The live lines at the bottom of the terminal. Finished text is printed above them.
 
-From top to bottom: what is being said, what waits to be heard, the prompt or a form with its menu,
-the status. It is as high as it must be and leaves room for what is above it.
+From top to bottom: the unfinished answer, queued messages, the prompt with its menu or a form, and
+the status line. The display is as high as needed and leaves rows above it for finished text.
 """
 
 from collections.abc import Callable
@@ -48,14 +48,14 @@ STYLE = Style.from_dict(
         "form.call": "",
     }
 )
-# Esc alone and the first byte of an arrow key are told apart by what follows within this time.
+# An Esc key and the first byte of an arrow key differ in what follows within this time.
 ESCAPE_SECONDS = 0.03
-# Seconds that a drawing waits for more keys that are there already: of a paste that is not marked
-# as one a thousand come at a time, and to draw after each takes far longer than to read them.
+# Seconds that drawing is postponed while more keys are in the input: an unmarked paste brings a
+# thousand at a time, and drawing after each takes far longer than reading them.
 MAX_POSTPONE_SECONDS = 0.008
-# The least that is left of a low terminal for what is finished.
+# Rows left above for finished text.
 MIN_ROWS_ABOVE = 2
-ROOMY_ROWS = 12  # rows
+ROOMY_ROWS = 12  # a terminal with fewer rows gets no gap lines
 
 RenderLines = Callable[[], list[StyledLine]]
 T = TypeVar("T")
@@ -64,7 +64,7 @@ T = TypeVar("T")
 class LiveDisplay(Application[int]):
     def __init__(
         self,
-        paper: TerminalOutput,
+        output: TerminalOutput,
         prompt: InputPrompt,
         keys: KeyBindings,
         *,
@@ -74,10 +74,10 @@ class LiveDisplay(Application[int]):
         status: RenderLines,
         resized: Callable[[], None],
     ) -> None:
-        """Each is asked for its lines when they are drawn. A form of None is no form."""
-        self.terminal_output = paper
+        """The callables return the lines of each part when it is drawn; `form` may return None."""
+        self.terminal_output = output
         self._on_size_change = resized
-        self._size = paper.get_size()
+        self._size = output.get_size()
         live, waiting, form, status = (
             FrameCache(live),
             FrameCache(waiting),
@@ -87,7 +87,7 @@ class LiveDisplay(Application[int]):
         self._frame_caches = (live, waiting, form, status)
         is_filling = Condition(lambda: form() is not None)
         self._form_window = build_rows_window(lambda: form() or [], focusable=True)
-        gap = ConditionalContainer(Window(height=1), Condition(lambda: is_roomy(paper)))
+        gap = ConditionalContainer(Window(height=1), Condition(lambda: is_roomy(output)))
         body = HSplit(
             [
                 Window(
@@ -108,18 +108,18 @@ class LiveDisplay(Application[int]):
             include_default_pygments_style=False,
             erase_when_done=True,
             max_render_postpone_time=MAX_POSTPONE_SECONDS,
-            output=paper,
+            output=output,
         )
         self.ttimeoutlen = self.timeoutlen = ESCAPE_SECONDS
         self._prompt_window = prompt.window
 
     def focus_form(self, is_filling: bool) -> None:
-        """Keys go to the form, or back to the prompt."""
+        """Send keys to the form, or back to the prompt."""
         self.layout.focus(self._form_window if is_filling else self._prompt_window)
         self.invalidate()
 
     def print_above(self, text: str) -> None:
-        """Whole lines above it, which are never touched again."""
+        """Print whole lines above the display. They are never redrawn."""
         if not self.is_running:
             self.terminal_output.print_lines(text)
             return
@@ -127,17 +127,21 @@ class LiveDisplay(Application[int]):
             self._adapt_to_size()
             self.renderer.erase()
             self.terminal_output.print_lines(text)
-            # invalidate() would draw it in a moment of its own, and the terminal blink.
+            # invalidate() would draw in a separate update, and the terminal would flicker.
             self._redraw()
 
     def _redraw(self, render_as_done: bool = False) -> None:
         with self.terminal_output.synchronized_update():
             self._adapt_to_size()
-            for lines in self._frame_caches:
-                lines.clear()
-            # The renderer keeps the height it once had; lines that went would leave blank ones.
-            drawn = self.renderer.last_rendered_screen
-            if drawn is not None and not render_as_done and drawn.height > self._measure_height():
+            for cache in self._frame_caches:
+                cache.clear()
+            # The renderer keeps its former height; removed lines would leave blank ones.
+            last_screen = self.renderer.last_rendered_screen
+            if (
+                last_screen is not None
+                and not render_as_done
+                and last_screen.height > self._measure_height()
+            ):
                 self.renderer.erase()
             super()._redraw(render_as_done)
 
@@ -147,7 +151,7 @@ class LiveDisplay(Application[int]):
             super()._on_resize()
 
     def _adapt_to_size(self) -> None:
-        """Into the size the terminal has by now: it tells of a new one after the fact."""
+        """Adapt to the terminal's current size: SIGWINCH comes after the change."""
         before, self._size = self._size, self.terminal_output.update_size()
         if before == self._size:
             return
@@ -157,17 +161,17 @@ class LiveDisplay(Application[int]):
         self._on_size_change()
 
     def _account_for_rewrap(self) -> None:
-        """A narrower terminal has broken what was drawn into more rows: the first is higher up."""
-        drawn = self.renderer.last_rendered_screen
-        if drawn is None:
+        """Correct the cursor position: a narrower terminal has wrapped the drawn rows into more."""
+        last_screen = self.renderer.last_rendered_screen
+        if last_screen is None:
             return
         width = self._size.columns
-        at = self.renderer._cursor_pos
-        more = at.x // width
-        for y in range(at.y):
-            filled = [x for x, cell in drawn.data_buffer[y].items() if cell.char.strip()]
-            more += max(filled, default=0) // width
-        self.renderer._cursor_pos = Point(x=at.x % width, y=at.y + more)
+        cursor = self.renderer._cursor_pos
+        extra_rows = cursor.x // width
+        for y in range(cursor.y):
+            filled = [x for x, cell in last_screen.data_buffer[y].items() if cell.char.strip()]
+            extra_rows += max(filled, default=0) // width
+        self.renderer._cursor_pos = Point(x=cursor.x % width, y=cursor.y + extra_rows)
 
     def _measure_height(self) -> int:
         size = self.terminal_output.get_size()
@@ -175,10 +179,10 @@ class LiveDisplay(Application[int]):
 
 
 class FrameCache(Generic[T]):
-    """Asked for once in each drawing, however often the layout wants to know."""
+    """Caches a value during one drawing, because the layout asks for it several times."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._compute = make
+    def __init__(self, compute: Callable[[], T]) -> None:
+        self._compute = compute
         self._values: list[T] = []
 
     def __call__(self) -> T:
@@ -191,7 +195,7 @@ class FrameCache(Generic[T]):
 
 
 class AnsiControl(FormattedTextControl):
-    """Lines with escapes in them, taken apart once however often they are drawn."""
+    """Shows lines with ANSI escapes, and parses them only when they have changed."""
 
     def __init__(self, lines: Callable[[], list[str]]) -> None:
         self._last_lines: list[str] | None = None
@@ -206,13 +210,13 @@ class AnsiControl(FormattedTextControl):
         super().__init__(pieces)
 
 
-def is_roomy(paper: TerminalOutput) -> bool:
-    return paper.get_size().rows >= ROOMY_ROWS
+def is_roomy(output: TerminalOutput) -> bool:
+    return output.get_size().rows >= ROOMY_ROWS
 
 
-def count_gap_rows(paper: TerminalOutput) -> int:
-    """Between what is said and the prompt, where there is room to spare."""
-    return int(is_roomy(paper))
+def count_gap_rows(output: TerminalOutput) -> int:
+    """Count the blank rows above the prompt: one if there is room."""
+    return int(is_roomy(output))
 
 
 def build_rows_window(lines: RenderLines, *, focusable: bool = False) -> Window:

@@ -1,8 +1,8 @@
-"""MarkdownStream: an answer in markdown while it is being written, as lines for a terminal.
+"""Render an answer in Markdown while it is being written, as lines for a terminal.
 
-What is settled is given out once and never again: code line by line, tables row by row, paragraphs
-as soon as no further word can change a line. However the text is cut up, and whenever lines are
-taken, they are the same. What a piece of text costs does not depend on what came before it.
+Settled lines are given out once: code line by line, tables row by row, paragraphs as soon as no
+further word can change a line. The lines do not depend on how the text is split or when they are
+taken. The cost of a piece of text does not depend on the length of the text before it.
 """
 
 from collections import deque
@@ -25,27 +25,27 @@ from .line_wrapping import Span, measure_text
 from .tables import MarkdownTable, is_delimiter_row, is_header_row
 from .theme import Theme
 
-# With a blank line around them even if the text has none.
+# These have a blank line around them even if the text has none.
 SPACED_KINDS = (LineKind.HEADING, LineKind.FENCE, LineKind.TABLE_ROW, LineKind.RULE)
 
 
 class MarkdownStream:
-    def __init__(self, look: Theme) -> None:
-        self._theme = look
-        self._partial_line = ""  # a line that has not been placed
-        self._carriage_return = ""  # a carriage return of which it is not known what follows
-        self._is_streaming_line = False  # the rest of the line goes where its beginning went
+    def __init__(self, theme: Theme) -> None:
+        self._theme = theme
+        self._partial_line = ""  # a line that cannot be parsed yet
+        self._carriage_return = ""  # a final carriage return: a newline may follow
+        self._is_streaming_line = False  # the rest of the line goes to the same leaf
         self._containers: list[ContainerBlock] = []
         self._fence = CodeFence()
         self._leaf: LeafBlock | None = None
-        self._table_header = ""  # a row that is a table's if a rule follows
+        self._table_header = ""  # a header if a delimiter row follows
         self._last_kind: LineKind | None = None
         self._has_blank_line = False  # since the last leaf
         self._blocks: deque[PlacedBlock] = deque()
 
     @property
     def is_between_blocks(self) -> bool:
-        """Whether something else could be shown here without tearing anything apart."""
+        """Whether other output could be shown here without splitting a block."""
         return not (self._partial_line or self._leaf or self._blocks or self._containers)
 
     def feed(self, text: str) -> None:
@@ -59,7 +59,7 @@ class MarkdownStream:
             self._feed_piece(line)
 
     def finish(self) -> None:
-        """Nothing follows."""
+        """End the document: no text follows."""
         self._carriage_return = ""
         if self._partial_line or self._is_streaming_line:
             self._end_line()
@@ -68,7 +68,7 @@ class MarkdownStream:
         self._set_containers(0, ())
 
     def take_lines(self, width: int) -> list[str]:
-        """The lines that were settled since they were last taken."""
+        """Take the lines that were settled since the last call."""
         lines: list[str] = []
         while self._blocks:
             placed = self._blocks[0]
@@ -79,7 +79,7 @@ class MarkdownStream:
         return lines
 
     def live_lines(self, width: int) -> list[str]:
-        """The lines that can still change, as they are now. Take what is settled first."""
+        """Render the lines that can still change. Take the settled lines first."""
         if isinstance(self._leaf, MarkdownCodeBlock | MarkdownTable):
             self._leaf.partial = self._get_partial_content()
         lines = [line for placed in self._blocks for line in placed.live_lines(width)]
@@ -89,25 +89,25 @@ class MarkdownStream:
         return lines
 
     def _get_partial_content(self) -> str:
-        """What there is of the next line of code or of a table."""
+        """Return the beginning of the next line of code or of a table."""
         if not self._partial_line:
             return ""
-        placement = parse_line(self._partial_line, self._get_open_blocks())
-        is_inside = placement.matched == len(self._containers) and not placement.new_containers
-        goes_on = placement.kind in (
+        parsed = parse_line(self._partial_line, self._get_open_blocks())
+        is_inside = parsed.matched == len(self._containers) and not parsed.new_containers
+        goes_on = parsed.kind in (
             LineKind.FENCED_CODE,
             LineKind.INDENTED_CODE,
             LineKind.TABLE_ROW,
         )
-        return self._fence.strip_indent(placement.text) if is_inside and goes_on else ""
+        return self._fence.strip_indent(parsed.text) if is_inside and goes_on else ""
 
     def _preview_line(self, line: str) -> PlacedBlock:
-        """What a line would be if it ended here."""
-        placement = parse_line(line, self._get_open_blocks())
-        if placement.kind not in (LineKind.PARAGRAPH, LineKind.HEADING, LineKind.TABLE_ROW):
+        """Render a line as if it ended here."""
+        parsed = parse_line(line, self._get_open_blocks())
+        if parsed.kind not in (LineKind.PARAGRAPH, LineKind.HEADING, LineKind.TABLE_ROW):
             return PlacedBlock(MarkdownParagraph(self._theme), [], [], None)
-        containers = [*self._containers[: placement.matched], *placement.new_containers]
-        leaf = self._create_paragraph(placement)
+        containers = [*self._containers[: parsed.matched], *parsed.new_containers]
+        leaf = self._create_paragraph(parsed)
         return PlacedBlock(leaf, *self._build_prefixes(containers), gap=None)
 
     def _get_open_blocks(self) -> OpenBlocks:
@@ -116,7 +116,7 @@ class MarkdownStream:
         )
 
     def _feed_piece(self, text: str) -> None:
-        """Of a line."""
+        """Feed a piece of one line."""
         if not text:
             return
         if self._is_streaming_line:
@@ -127,11 +127,11 @@ class MarkdownStream:
         if not is_long and (self._table_header or isinstance(self._leaf, MarkdownTable)):
             return
         self._settle_header()
-        placement = parse_partial_line(self._partial_line, self._get_open_blocks())
-        if placement is not None:
+        parsed = parse_partial_line(self._partial_line, self._get_open_blocks())
+        if parsed is not None:
             self._is_streaming_line = True
             self._partial_line = ""
-            self._apply_line(placement)
+            self._apply_line(parsed)
 
     def _end_line(self) -> None:
         if self._is_streaming_line:
@@ -140,14 +140,16 @@ class MarkdownStream:
             return
         line, self._partial_line = self._partial_line, ""
         if self._table_header:
-            kept, text, _ = match_containers(line, self._containers)
-            if kept == len(self._containers) and is_delimiter_row(text, self._table_header):
+            matched, text, _ = match_containers(line, self._containers)
+            if matched == len(self._containers) and is_delimiter_row(text, self._table_header):
                 header, self._table_header = self._table_header, ""
-                self._open_leaf(MarkdownTable(self._theme, header, text), LineKind.TABLE_ROW, kept)
+                self._open_leaf(
+                    MarkdownTable(self._theme, header, text), LineKind.TABLE_ROW, matched
+                )
                 return
             self._settle_header()
-        placement = parse_line(line, self._get_open_blocks())
-        self._apply_line(placement)
+        parsed = parse_line(line, self._get_open_blocks())
+        self._apply_line(parsed)
 
     def _extend_leaf(self, text: str, *, is_whole: bool) -> None:
         if isinstance(self._leaf, MarkdownCodeBlock):
@@ -156,21 +158,21 @@ class MarkdownStream:
             self._leaf.feed(text)
 
     def _settle_header(self) -> None:
-        """It was the header of nothing."""
+        """Turn a header that no delimiter row followed into prose."""
         if self._table_header:
             header, self._table_header = self._table_header, ""
             prose = MarkdownParagraph(self._theme)
             prose.feed(header)
             self._open_leaf(prose, LineKind.PARAGRAPH, len(self._containers))
 
-    def _apply_line(self, placement: ParsedLine) -> None:
-        kept, opened, text = placement.matched, placement.new_containers, placement.text
-        is_inside = kept == len(self._containers) and not opened
-        match placement.kind:
+    def _apply_line(self, parsed: ParsedLine) -> None:
+        matched, new_containers, text = parsed.matched, parsed.new_containers, parsed.text
+        is_inside = matched == len(self._containers) and not new_containers
+        match parsed.kind:
             case LineKind.BLANK:
                 self._close_leaf()
-                self._set_containers(kept, opened)
-                self._has_blank_line = self._has_blank_line or not opened
+                self._set_containers(matched, new_containers)
+                self._has_blank_line = self._has_blank_line or not new_containers
             case LineKind.PARAGRAPH if is_inside and isinstance(self._leaf, MarkdownParagraph):
                 self._leaf.feed(f"\n{text}")
             case LineKind.PARAGRAPH | LineKind.TABLE_ROW if (
@@ -178,16 +180,23 @@ class MarkdownStream:
             ):
                 self._leaf.add_row(text)
             case LineKind.PARAGRAPH:
-                self._open_leaf(self._create_paragraph(placement), LineKind.PARAGRAPH, kept, opened)
+                self._open_leaf(
+                    self._create_paragraph(parsed), LineKind.PARAGRAPH, matched, new_containers
+                )
             case LineKind.HEADING:
-                self._open_leaf(self._create_paragraph(placement), LineKind.HEADING, kept, opened)
+                self._open_leaf(
+                    self._create_paragraph(parsed), LineKind.HEADING, matched, new_containers
+                )
                 self._close_leaf()
             case LineKind.FENCE:
                 language = text.split()[0] if text else ""
                 self._open_leaf(
-                    MarkdownCodeBlock(self._theme, language), LineKind.FENCE, kept, opened
+                    MarkdownCodeBlock(self._theme, language),
+                    LineKind.FENCE,
+                    matched,
+                    new_containers,
                 )
-                self._fence = CodeFence(placement.detail)
+                self._fence = CodeFence(parsed.detail)
             case LineKind.FENCED_CODE if isinstance(self._leaf, MarkdownCodeBlock):
                 if self._is_streaming_line:
                     self._leaf.add_long_text(self._fence.strip_indent(text), is_whole=False)
@@ -199,41 +208,47 @@ class MarkdownStream:
                 code = self._leaf if is_inside else None
                 if not isinstance(code, MarkdownCodeBlock):
                     code = MarkdownCodeBlock(self._theme)
-                    self._open_leaf(code, LineKind.FENCE, kept, opened)
+                    self._open_leaf(code, LineKind.FENCE, matched, new_containers)
                 code.add_line(text)
             case LineKind.RULE:
-                self._open_leaf(MarkdownRule(self._theme), LineKind.RULE, kept, opened)
+                self._open_leaf(MarkdownRule(self._theme), LineKind.RULE, matched, new_containers)
                 self._close_leaf()
             case LineKind.TABLE_ROW if is_header_row(text):
                 self._close_leaf()
-                self._set_containers(kept, opened)
+                self._set_containers(matched, new_containers)
                 self._table_header = text
             case LineKind.TABLE_ROW:
-                self._open_leaf(self._create_paragraph(placement), LineKind.PARAGRAPH, kept, opened)
+                self._open_leaf(
+                    self._create_paragraph(parsed), LineKind.PARAGRAPH, matched, new_containers
+                )
 
-    def _create_paragraph(self, placement: ParsedLine) -> MarkdownParagraph:
-        styles, text = self._theme.styles, placement.text
+    def _create_paragraph(self, parsed: ParsedLine) -> MarkdownParagraph:
+        styles, text = self._theme.styles, parsed.text
         style = ""
-        if placement.kind is LineKind.HEADING:
-            style = styles.title if placement.detail == "#" else styles.heading
+        if parsed.kind is LineKind.HEADING:
+            style = styles.title if parsed.detail == "#" else styles.heading
             if not self._theme.has_colour:
-                text = f"{placement.detail} {text}"
+                text = f"{parsed.detail} {text}"
         prose = MarkdownParagraph(self._theme, style)
         prose.feed(text)
         return prose
 
     def _open_leaf(
-        self, leaf: LeafBlock, kind: LineKind, kept: int, opened: Sequence[ContainerBlock] = ()
+        self,
+        leaf: LeafBlock,
+        kind: LineKind,
+        matched: int,
+        new_containers: Sequence[ContainerBlock] = (),
     ) -> None:
         self._close_leaf()
-        self._set_containers(kept, opened)
+        self._set_containers(matched, new_containers)
         wants_gap = (
             self._has_blank_line
             or self._last_kind in SPACED_KINDS
-            or (kind in SPACED_KINDS and not opened)
+            or (kind in SPACED_KINDS and not new_containers)
         )
         gap = (
-            self._build_prefixes(self._containers[:kept])[1]
+            self._build_prefixes(self._containers[:matched])[1]
             if wants_gap and self._last_kind
             else None
         )
@@ -243,30 +258,30 @@ class MarkdownStream:
         self._leaf, self._last_kind, self._has_blank_line = leaf, kind, False
 
     def _close_leaf(self) -> None:
-        """The open leaf, which nothing is added to any more."""
+        """Close the open leaf: nothing is added to it any more."""
         if self._leaf is not None:
             self._blocks[-1].is_closed = True
         self._leaf, self._fence = None, CodeFence()
 
-    def _set_containers(self, kept: int, opened: Sequence[ContainerBlock]) -> None:
-        """These containers and no others."""
-        left = self._containers[kept:]
-        if any(not container.is_shown and not container.is_quote for container in left):
-            # An item with nothing in it.
+    def _set_containers(self, matched: int, new_containers: Sequence[ContainerBlock]) -> None:
+        """Keep the first `matched` containers, close the others, and open new ones."""
+        closed = self._containers[matched:]
+        if any(not container.is_shown and not container.is_quote for container in closed):
+            # An empty list item.
             empty = PlacedBlock(
                 MarkdownParagraph(self._theme), *self._build_prefixes(self._containers), gap=None
             )
             empty.is_closed = True
             self._blocks.append(empty)
             self._last_kind = LineKind.PARAGRAPH
-        if left and opened:
-            opened[0].continue_numbering(left[0])
-        self._containers = [*self._containers[:kept], *opened]
+        if closed and new_containers:
+            new_containers[0].continue_numbering(closed[0])
+        self._containers = [*self._containers[:matched], *new_containers]
 
     def _build_prefixes(
         self, containers: Sequence[ContainerBlock]
     ) -> tuple[list[Span], list[Span]]:
-        """What stands before the first line, and before the others."""
+        """Return the prefix of the first line, and that of the others."""
         first: list[Span] = []
         others: list[Span] = []
         depth = 0
@@ -293,7 +308,7 @@ class MarkdownStream:
 
 
 class CodeFence:
-    """What closes a block of code, and how far the one that opened it stood in."""
+    """The mark that closes a block of code, and the indentation of its opening fence."""
 
     __slots__ = ("_indent", "mark")
 
@@ -302,6 +317,6 @@ class CodeFence:
         self._indent = len(opening) - len(self.mark)
 
     def strip_indent(self, line: str) -> str:
-        """A line of the code, standing in by so much less."""
+        """Remove the fence's indentation from a line of code."""
         blanks = len(line) - len(line.lstrip(" "))
         return line[min(blanks, self._indent) :]

@@ -1,16 +1,16 @@
-"""Kin: which runs of the feed belong to the chat's own turns, and which others share its talk."""
+"""Recognise the runs of the chat's own turns, and the runs those started, in the feed."""
 
 from crabtalk.protocol import wire
 
-MAX_RUNS = 4096  # runs remembered; tasks in the background outlive their turn
+MAX_RUNS = 4096  # runs remembered; background tasks outlive their turn
 
 
 class OwnRuns:
-    """The runs the chat began, those they set off, and those, and so on."""
+    """The runs the chat began, and all runs that descend from them."""
 
     def __init__(self) -> None:
         self._roots: dict[str, None] = {}  # began here, oldest first
-        self._descendants: dict[str, None] = {}  # by one of ours
+        self._descendants: dict[str, None] = {}  # started by one of ours
 
     def add_run(self, run_id: str) -> None:
         add_bounded(self._roots, run_id)
@@ -19,7 +19,7 @@ class OwnRuns:
         return run_id in self._roots
 
     def is_descendant(self, event: wire.AgentEventMsg) -> bool:
-        """Whether its run was set off by one of ours. Learns from what it is shown."""
+        """Whether the event's run descends from one of ours; if so, the run is remembered."""
         if event.run_id in self._descendants:
             return True
         if not event.HasField("parent"):

@@ -1,4 +1,4 @@
-"""Questions: what agents wait for an answer to, whoever began the run that asks."""
+"""Questions of agents that wait for an answer, whichever client began the run."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 from crabtalk.cli.approval_text import needs_owner
 from crabtalk.protocol import wire
 
-MAX_PENDING = 64  # that wait at once; a person answers none beyond
+MAX_PENDING = 64  # questions; more are ignored
 
 
 class ChatQuestion(NamedTuple):
-    """An ask, and the conversation its answer goes to: a delegate's is not that of the chat."""
+    """An ask, and the conversation its answer goes to: for a delegate not the chat's own."""
 
     agent: str
     sender: str
@@ -23,15 +23,15 @@ class ChatQuestion(NamedTuple):
 
     @property
     def needs_owner(self) -> bool:
-        """Only the owner can answer it: the run that asks belongs to somebody else."""
+        """Whether only the owner can answer it, because the run belongs to another person."""
         return needs_owner(self.ask)
 
 
 class ChatQuestions:
-    """Those that wait, the oldest first."""
+    """The waiting questions, oldest first."""
 
     def __init__(self) -> None:
-        self._questions: dict[str, ChatQuestion] = {}  # by ask
+        self._questions: dict[str, ChatQuestion] = {}  # by ask id
 
     def __iter__(self) -> Iterator[ChatQuestion]:
         return iter(tuple(self._questions.values()))
@@ -43,18 +43,21 @@ class ChatQuestions:
         return self._questions.get(ask_id)
 
     def add_question(self, question: ChatQuestion) -> bool:
-        """Whether it is news. One that is told twice keeps its place; the feed names its run."""
-        known = question.ask_id in self._questions
-        if not known and len(self._questions) >= MAX_PENDING:
+        """Add a question; return whether it is new.
+
+        One that comes twice, from stream and feed, is updated and keeps its place.
+        """
+        is_known = question.ask_id in self._questions
+        if not is_known and len(self._questions) >= MAX_PENDING:
             return False
         self._questions[question.ask_id] = question
-        return not known
+        return not is_known
 
     def remove_question(self, ask_id: str) -> None:
         self._questions.pop(ask_id, None)
 
     def remove_run(self, run_id: str) -> bool:
-        """Its run went on, or is over. Whether anything waited."""
+        """Remove the questions of a run that went on or ended; return whether there were any."""
         settled = [ask for ask, question in self._questions.items() if question.run_id == run_id]
         for ask in settled:
             del self._questions[ask]

@@ -1,7 +1,7 @@
-"""Pictures in a message: a path in its text, which the agent's `read` opens.
+"""Pictures in a message: a path in the text, which the agent's `read` tool opens.
 
-The wire carries text, so that is all a picture can be. A file dropped on the terminal arrives as a
-path in the shell's spelling; a picture on the clipboard is saved in the home first.
+The wire carries only text. A file dropped on the terminal arrives as a shell-quoted path; a picture
+on the clipboard is first saved in the home.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
-MAX_BYTES = 3_750_000  # what `read` shows to a model
+MAX_BYTES = 3_750_000  # the limit of `read`
 COMMAND_TIMEOUT = 3.0
 
-# Each prints the picture on the clipboard, if its desktop is the one in use and there is one.
+# Each prints the picture on the clipboard, if there is one and its desktop is in use.
 CLIPBOARD_COMMANDS = (
     ("wl-paste", "--type", "image/png"),
     ("xclip", "-selection", "clipboard", "-target", "image/png", "-out"),
@@ -24,7 +24,7 @@ CLIPBOARD_COMMANDS = (
 
 
 def parse_dropped_path(text: str) -> str | None:
-    """The path a terminal meant when a picture was dropped on it; None for any other text."""
+    """Return the path of a picture dropped on the terminal; None for any other text."""
     text = text.strip()
     if not text or "\n" in text or len(text) > 4096:
         return None
@@ -45,9 +45,9 @@ def parse_dropped_path(text: str) -> str | None:
 
 
 async def save_clipboard_picture(folder: Path) -> Path | None:
-    """Saves the picture on the clipboard in `folder`; None when there is none to be had.
+    """Save the picture on the clipboard in `folder`; return None if there is none.
 
-    Cancelled, it leaves nothing behind but perhaps the folder.
+    Cancelled, it leaves at most the folder behind.
     """
     for command in CLIPBOARD_COMMANDS:
         data = await read_command_output(command)
@@ -57,7 +57,7 @@ async def save_clipboard_picture(folder: Path) -> Path | None:
 
 
 async def read_command_output(command: tuple[str, ...]) -> bytes:
-    """What it prints; nothing when it is not there, fails, or takes its time."""
+    """Return the command's output; empty if it is missing, fails or times out."""
     quiet = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(

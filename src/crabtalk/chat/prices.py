@@ -1,4 +1,4 @@
-"""Prices: what turns cost, for models whose prices the person gave. Tokens are counted anyway."""
+"""Count tokens, and compute costs for models whose prices are in the person's settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,25 +10,28 @@ MILLION = 1_000_000
 
 
 class Price(NamedTuple):
-    """Of a million tokens. `cached` of those read from the provider's cache; None: as others."""
+    """Prices of a million tokens.
+
+    `cached` is for tokens read from the provider's cache; None: they cost as much as others.
+    """
 
     input: float
     output: float
     cached: float | None = None
 
     def compute_cost(self, usage: wire.TokenUsage) -> float:
-        cheap = min(usage.cache_hit_tokens, usage.prompt_tokens) if self.cached is not None else 0
-        paid = (
-            (usage.prompt_tokens - cheap) * self.input
-            + cheap * (self.cached or 0.0)
+        cached = min(usage.cache_hit_tokens, usage.prompt_tokens) if self.cached is not None else 0
+        cost = (
+            (usage.prompt_tokens - cached) * self.input
+            + cached * (self.cached or 0.0)
             + usage.completion_tokens * self.output
         )
-        return paid / MILLION
+        return cost / MILLION
 
 
 @dataclass(slots=True)
 class TokenCount:
-    """Tokens, and what is known of their cost."""
+    """A number of tokens and their cost."""
 
     turns: int = 0
     input_tokens: int = 0
@@ -43,17 +46,17 @@ class TokenCount:
 
 @dataclass(slots=True)
 class Spending:
-    """Of this chat, turn by turn and model by model. What compactions spend nobody tells."""
+    """Tokens and costs of this chat by turn and model. The daemon does not report compactions."""
 
     prices: Mapping[str, Price] = field(default_factory=dict)
     currency: str = "$"
     last: TokenCount = field(default_factory=TokenCount)
     total: TokenCount = field(default_factory=TokenCount)
     models: dict[str, TokenCount] = field(default_factory=dict)
-    _task_count: TokenCount = field(default_factory=TokenCount)  # of the turn that runs
+    _task_count: TokenCount = field(default_factory=TokenCount)  # tasks of the running turn
 
     def add_turn(self, end: wire.StreamEnd) -> None:
-        """A turn is over. What its tasks spent meanwhile is part of it."""
+        """Count a turn that has ended, with what its tasks spent."""
         self.last, self._task_count = self._task_count, TokenCount()
         if not end.HasField("usage"):
             return
@@ -62,7 +65,7 @@ class Spending:
         self._add_usage(end.model, end.usage, self.last)
 
     def add_delegated(self, model: str, usage: wire.TokenUsage) -> None:
-        """A task that a turn set off is over; one in the background counts with the next turn."""
+        """Count a delegated task that has ended; a background task counts with the next turn."""
         self._add_usage(model, usage, self._task_count)
 
     def _add_usage(self, model: str, usage: wire.TokenUsage, part: TokenCount) -> None:
@@ -75,7 +78,7 @@ class Spending:
         return self.models.setdefault(model, TokenCount())
 
     def format_cost(self, cost: float | None) -> str:
-        """Money as people write it; small sums with what makes them differ from nothing."""
+        """Format money with two digits, or four for sums below one."""
         if cost is None:
             return ""
         digits = 2 if cost >= 1 or cost == 0 else 4

@@ -1,6 +1,6 @@
-"""Reach: the daemon, as the chat holds on to it. Finds it, starts it, and finds it again.
+"""The chat's connection to the daemon: connects, starts a daemon if needed, and reconnects.
 
-Knows nothing of conversations: what became of a turn when the daemon went away is the session's.
+Knows nothing of conversations: the session handles a turn whose daemon went away.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ T = TypeVar("T")
 NoticeKind = Literal["info", "hint", "error"]
 NoticeCallback = Callable[[str, NoticeKind], None]
 
-# What a daemon that is not there looks like. TimeoutError is an OSError.
+# Errors of requests to a daemon that is not there. TimeoutError is an OSError.
 CONNECTION_ERRORS = (OSError, ConnectionClosedError)
-# Whoever keeps daemons running comes first: two that start one would be in each other's way.
+# Seconds before the chat starts a daemon itself: a service manager may restart it first.
 START_DELAY = 1.0
-HANG_TIMEOUT = 10.0  # with one that neither answers nor ends
+HANG_TIMEOUT = 10.0  # seconds for a daemon process that neither answers nor ends
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-# A request that finds the daemon gone this often in a row has a reason of its own.
+# A request that loses the daemon this often in a row may itself be the cause.
 MAX_ATTEMPTS = 5
 
 
@@ -30,7 +30,12 @@ class ReconnectingClient:
     """One client for the whole chat. `is_away` while no daemon answers it."""
 
     def __init__(
-        self, home: Path | None, *, start: bool, notice: NoticeCallback, changed: Callable[[], None]
+        self,
+        home: Path | None,
+        *,
+        start: bool,
+        notice: NoticeCallback,
+        on_change: Callable[[], None],
     ) -> None:
         self.client: Client = connect(
             home=home, client="crabtalk", recover=self._recover_for_client
@@ -40,13 +45,13 @@ class ReconnectingClient:
         self._run_files = RunFiles.for_home(home or default_home())
         self._may_start = start
         self._notice = notice
-        self._on_change = changed
+        self._on_change = on_change
         self._recovery = asyncio.Lock()
-        self._waiting_count = 0  # people who wait for it, not only feeds
-        self._last_problem = ""  # said once, however often it is met
+        self._waiting_count = 0  # requests of a person that wait for a daemon; feeds do not count
+        self._last_problem = ""  # reported once, however often it occurs
 
     async def open(self) -> None:
-        """Raises what a command would be ended by: CommandError, OSError and ServerError."""
+        """Connect. Raises what would end a command: CommandError, OSError and ServerError."""
         await self._ensure_daemon(start=self._may_start)
         await self.client.ping()
 
@@ -54,17 +59,16 @@ class ReconnectingClient:
         await self.client.__aexit__(None, None, None)
 
     def read_lock_file(self) -> str:
-        """Which process serves the home; empty after one that stopped in good order."""
+        """Return the pid of the process that serves the home; empty after a clean stop."""
         try:
             return self._run_files.lock_path.read_text()
         except OSError:
             return ""
 
     async def call_with_recovery(self, request: Callable[[], Awaitable[T]]) -> T:
-        """The answer to a request that does no harm twice, from whichever daemon gives it.
+        """Send an idempotent request, again after each reconnect, and return the answer.
 
-        Waits for a daemon as long as a person does. Raises ServerError. Cancelled, it only stops
-        waiting.
+        Waits for a daemon without a deadline. Raises ServerError. Cancelled, it only stops waiting.
         """
         for _ in range(MAX_ATTEMPTS):
             try:
@@ -74,8 +78,11 @@ class ReconnectingClient:
         return await request()
 
     async def recover(self, *, wanted: bool) -> None:
-        """Returns when a daemon answers. `wanted` by a person, one that was stopped is started
-        too; else only one that died. Cancelled, it only stops looking."""
+        """Return when a daemon answers.
+
+        If `wanted` by a person, a daemon that was stopped is started too, else only one that died.
+        Cancelled, it only stops looking.
+        """
         self._waiting_count += wanted
         try:
             async with self._recovery:
@@ -86,7 +93,7 @@ class ReconnectingClient:
             self._waiting_count -= wanted
 
     async def _recover_for_client(self) -> None:
-        """For the client, when the connection of a message is lost: it sends it again then."""
+        """Called by the client when the connection is lost amid a message, which it sends again."""
         await self.recover(wanted=True)
 
     async def _wait_for_daemon(self) -> None:
@@ -105,7 +112,7 @@ class ReconnectingClient:
 
     async def _try_start(self, waited: float) -> None:
         if self._run_files.read_daemon_pid() is not None and waited < HANG_TIMEOUT:
-            return  # on its way, in or out
+            return  # it is starting or stopping
         if self._may_start and not self._waiting_count and not self.read_lock_file():
             self._report_once("the daemon was stopped; what you say next starts it again")
             return
@@ -134,7 +141,7 @@ class ReconnectingClient:
         def say(sentence: str) -> None:
             loop.call_soon_threadsafe(self._notice, sentence, "info")
 
-        # It waits for a process, within bounds of its own.
+        # It blocks while it waits for a process, with its own timeout.
         await asyncio.to_thread(ensure_daemon, self._home, start=start, say=say)
 
     def _set_away(self, is_away: bool) -> None:

@@ -1,6 +1,6 @@
-"""Answers: what the daemon tells, as the markdown that commands answer with.
+"""Format replies of the daemon as the Markdown that the chat's commands show.
 
-Names and texts are anybody's: none of them can become markup.
+Names and texts come from anywhere, so all are escaped.
 """
 
 import re
@@ -15,11 +15,11 @@ from .command_table import COMMANDS
 from .completion import NameCatalogue, NameEntry
 from .prices import Spending, TokenCount
 
-MAX_TEXT = 200  # characters of a text that is shown in one line
-MAX_CELL_TEXT = 80  # the same, in a table
+MAX_TEXT = 200  # characters of a text shown in one line
+MAX_CELL_TEXT = 80  # characters of a text in a table
 MAX_ROWS = 50  # rows of a list
-MAX_EVENTS = 20  # things that happened
-# Anywhere, and what means something only where a line begins.
+MAX_EVENTS = 20
+# Characters with a meaning anywhere, and those with a meaning at the beginning of a line.
 MARKUP = re.compile(r"([\\`*_\[\]<>|~&]|^[#+=-]|(?<=^\d)[.)])")
 STATUS = {
     wire.CONNECTED: "connected",
@@ -89,36 +89,36 @@ def format_modes(current: str, info: wire.ModeInfo) -> str:
     )
 
 
-def format_archives(found: Sequence[wire.ArchiveInfo]) -> str:
+def format_archives(archives: Sequence[wire.ArchiveInfo]) -> str:
     rows = [
         (
             str(number),
-            format_local_time(each.archived_at),
-            str(each.end_id - each.first_id),
-            escape_text(each.title),
+            format_local_time(archive.archived_at),
+            str(archive.end_id - archive.first_id),
+            escape_text(archive.title),
         )
-        for number, each in enumerate(found, 1)
+        for number, archive in enumerate(archives, 1)
     ]
     return (
         format_table(("", "when", "messages", "about"), rows) + "\n`/archives NUMBER` shows one.\n"
     )
 
 
-def format_hits(found: Iterable[wire.SessionHit]) -> str:
-    return "\n".join(map(format_hit, found))
+def format_hits(hits: Iterable[wire.SessionHit]) -> str:
+    return "\n".join(map(format_hit, hits))
 
 
-def format_hit(found: wire.SessionHit) -> str:
+def format_hit(hit: wire.SessionHit) -> str:
     head = (
-        f"**{escape_text(found.title) or 'untitled'}** · "
-        f"{escape_text(found.agent)} with {escape_text(found.sender)}"
-        f" · {format_local_time(found.updated_at)}\n"
+        f"**{escape_text(hit.title) or 'untitled'}** · "
+        f"{escape_text(hit.agent)} with {escape_text(hit.sender)}"
+        f" · {format_local_time(hit.updated_at)}\n"
     )
     lines = [
-        f"- {f'**{who}**' if item.message_id == found.message_id else who}: "
+        f"- {f'**{speaker}**' if item.message_id == hit.message_id else speaker}: "
         f"{escape_text(item.snippet)}"
-        for item in found.window
-        for who in [f"{item.role} {escape_code(item.tool_name)}".rstrip()]
+        for item in hit.window
+        for speaker in [f"{item.role} {escape_code(item.tool_name)}".rstrip()]
     ]
     return "\n".join([head, *lines, ""])
 
@@ -138,30 +138,32 @@ def format_memory(page: wire.MemoryPage) -> str:
     return format_table(("since", "kind", "name", "content"), rows) + more
 
 
-def format_memory_hits(found: Iterable[wire.MemoryHit]) -> str:
+def format_memory_hits(hits: Iterable[wire.MemoryHit]) -> str:
     return "\n".join(
-        f"**{escape_text(each.name)}** · {escape_text(each.kind)}, "
-        f"{format_local_time(each.created_at)}\n\n"
-        f"{quote_text(each.content)}\n"
-        for each in found
+        f"**{escape_text(hit.name)}** · {escape_text(hit.kind)}, "
+        f"{format_local_time(hit.created_at)}\n\n"
+        f"{quote_text(hit.content)}\n"
+        for hit in hits
     )
 
 
-def format_servers(found: Iterable[wire.McpInfo]) -> str:
+def format_servers(servers: Iterable[wire.McpInfo]) -> str:
     rows = [
         (
-            escape_text(s.name),
-            STATUS.get(s.status, "not tried yet"),
-            str(s.tool_count),
-            escape_text(s.error),
+            escape_text(server.name),
+            STATUS.get(server.status, "not tried yet"),
+            str(server.tool_count),
+            escape_text(server.error),
         )
-        for s in found
+        for server in servers
     ]
     return format_table(("server", "state", "tools", ""), rows)
 
 
-def format_events(happened: Sequence[str], subscriptions: Sequence[wire.SubscriptionInfo]) -> str:
-    parts = [f"- {escape_text(line)}" for line in happened[-MAX_EVENTS:]] or [
+def format_events(
+    recent_events: Sequence[str], subscriptions: Sequence[wire.SubscriptionInfo]
+) -> str:
+    parts = [f"- {escape_text(line)}" for line in recent_events[-MAX_EVENTS:]] or [
         "Nothing happened since the chat opened."
     ]
     if subscriptions:
@@ -187,10 +189,10 @@ def format_cost(spending: Spending) -> str:
     counts += [(escape_text(name) or "model", count) for name, count in spending.models.items()]
     counts += [("all", spending.total)] if len(spending.models) > 1 else []
     rows = [format_cost_row(name, count, spending) for name, count in counts]
-    shown = format_table(("", "turns", "tokens in", "tokens out", "cost"), rows)
+    table = format_table(("", "turns", "tokens in", "tokens out", "cost"), rows)
     if spending.total.cost is None:
-        shown += '\nPrices come from `config/tui.toml` in the home: `[prices."MODEL"]`.\n'
-    return shown + "\nWhat compactions spend is not in it.\n"
+        table += '\nPrices come from `config/tui.toml` in the home: `[prices."MODEL"]`.\n'
+    return table + "\nWhat compactions spend is not in it.\n"
 
 
 def format_cost_row(name: str, count: TokenCount, spending: Spending) -> tuple[str, ...]:
@@ -207,16 +209,16 @@ def format_name(name: str, is_current: bool) -> str:
     return f"**{escape_text(name)}**" if is_current else escape_text(name)
 
 
-def escape_text(text: str, most: int = MAX_TEXT) -> str:
-    """One line of text that is nothing but text."""
-    return MARKUP.sub(r"\\\1", to_one_line(text, most))
+def escape_text(text: str, max_length: int = MAX_TEXT) -> str:
+    """Return the text in one line, with all markup escaped."""
+    return MARKUP.sub(r"\\\1", to_one_line(text, max_length))
 
 
-def quote_text(text: str, most: int = 10) -> str:
-    """The first lines, set off."""
+def quote_text(text: str, max_lines: int = 10) -> str:
+    """Quote the first lines."""
     lines = [line for line in text.splitlines() if line.strip()]
-    more = [f"… {len(lines) - most} more lines"] if len(lines) > most else []
-    return "\n".join(f"> {escape_text(line)}  " for line in [*lines[:most], *more])
+    more = [f"… {len(lines) - max_lines} more lines"] if len(lines) > max_lines else []
+    return "\n".join(f"> {escape_text(line)}  " for line in [*lines[:max_lines], *more])
 
 
 def escape_code(text: str) -> str:

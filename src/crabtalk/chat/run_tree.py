@@ -1,7 +1,7 @@
-"""Runs: the agents that work for the chat's own turns, as a tree, from the feed of all events.
+"""The tree of delegated runs of the chat's own turns, built from the feed of all events.
 
-It hears of every run there is and remembers who set it off; which of them belong here is found out
-when they are drawn, for a feed and a stream keep no order between them.
+It stores every run with its parent. Which runs belong to the chat is decided when they are drawn,
+because the feed and the turn's stream have no common order.
 """
 
 from collections.abc import Sequence
@@ -35,12 +35,12 @@ class RunNode:
 
 
 class DelegationTree:
-    def __init__(self, look: Theme) -> None:
-        self._theme = look
+    def __init__(self, theme: Theme) -> None:
+        self._theme = theme
         self._runs: dict[str, RunNode] = {}
 
     def handle_event(self, event: wire.AgentEventMsg, now: float) -> RunNode | None:
-        """The run it is about, if somebody set that off."""
+        """Update the tree; return the event's run if it has a parent."""
         run = self._runs.get(event.run_id)
         if run is None:
             if not event.HasField("parent") or event.kind == wire.DONE:
@@ -53,18 +53,18 @@ class DelegationTree:
         return self._runs.get(run_id)
 
     def find_parent_call(self, run: RunNode) -> ChatToolCall | None:
-        """That set it off, where another of the runs made it."""
+        """Return the call that started the run, if another delegated run made it."""
         parent = self._runs.get(run.parent_id)
         return parent.calls.get(run.call_id) if parent is not None else None
 
     def list_runs_of_call(self, run_id: str, call_id: str) -> list[RunNode]:
-        found = [r for r in self._runs.values() if r.call_id == call_id and r.parent_id == run_id]
-        return sorted(found, key=lambda run: run.task_number)
+        runs = [r for r in self._runs.values() if r.call_id == call_id and r.parent_id == run_id]
+        return sorted(runs, key=lambda run: run.task_number)
 
     def render_tree(
         self, runs: Sequence[RunNode], tasks: Sequence[tuple[str, str]], width: int, now: float
     ) -> list[str]:
-        """Runs side by side, each with those it set off."""
+        """Render sibling runs, each with the runs it started."""
         return self._render_branches(runs, tasks, width, now, [("  ", "")], 0)
 
     def render_outcome(
@@ -75,11 +75,13 @@ class DelegationTree:
         call_id: str,
         width: int,
     ) -> list[str]:
-        """What became of the tasks of a call that has ended."""
+        """Render the outcomes of the tasks of a call that has ended."""
         styles, glyphs = self._theme.styles, self._theme.glyphs
         runs = {run.task_number: run for run in self.list_runs_of_call(run_id, call_id)}
         lines: list[str] = []
-        for number, ((agent, task), (failed, said)) in enumerate(zip(tasks, results, strict=True)):
+        for number, ((agent, task), (failed, output)) in enumerate(
+            zip(tasks, results, strict=True)
+        ):
             branch = glyphs.last if number == len(tasks) - 1 else glyphs.branch
             mark = {
                 None: (glyphs.more, styles.dim),
@@ -87,34 +89,36 @@ class DelegationTree:
                 False: (glyphs.done, styles.done),
             }[failed]
             run = runs.get(number)
-            took = (
+            duration = (
                 format_duration(run.seconds) if run is not None and run.seconds is not None else ""
             )
-            last = (
+            outcome = (
                 "goes on in the background"
                 if failed is None
-                else to_one_line(said, MAX_ACTIVITY) or took
+                else to_one_line(output, MAX_ACTIVITY) or duration
             )
             spans: list[Span] = [
                 (f"  {branch} ", styles.dim),
                 (f"{mark[0]} ", mark[1]),
                 (escape_controls(agent), self._theme.get_guest_colour(agent)),
                 *truncate_spans([(f"  {task}", "")], max(8, width // 2), glyphs.more),
-                (f"  {last}" if last else "", styles.failed if failed else styles.dim),
+                (f"  {outcome}" if outcome else "", styles.failed if failed else styles.dim),
             ]
             lines.append(render_ansi(truncate_spans(spans, width, glyphs.more)))
         return lines
 
     def render_run(self, run: RunNode, task: str, width: int, now: float) -> str:
-        """A run on a line of its own."""
+        """Render a run on a line of its own."""
         return render_ansi(self._render_spans(run, task, width, now))
 
     def _add_run(self, event: wire.AgentEventMsg, now: float) -> RunNode:
         if len(self._runs) >= MAX_RUNS:
-            ended = (run.id for run in self._runs.values() if run.seconds is not None)
-            del self._runs[next(ended, next(iter(self._runs)))]
+            ended_ids = (run.id for run in self._runs.values() if run.seconds is not None)
+            del self._runs[next(ended_ids, next(iter(self._runs)))]
         parent = event.parent
-        agent = event.agent.partition(":")[0]  # what was made for one task has a number behind it
+        agent = event.agent.partition(":")[
+            0
+        ]  # an agent created for one task has a number after the colon
         run = RunNode(event.run_id, agent, parent.run_id, parent.call_id, parent.task, now)
         self._runs[run.id] = run
         return run
@@ -148,7 +152,7 @@ class DelegationTree:
                 run.activity, run.seconds = "", now - run.started
 
     def _describe_activity(self, run: RunNode) -> str:
-        """The first of the calls that run."""
+        """Describe the first running call."""
         for call in run.calls.values():
             if call.seconds is None:
                 label = (
@@ -165,7 +169,7 @@ class DelegationTree:
         tasks: Sequence[tuple[str, str]],
         width: int,
         now: float,
-        before: list[Span],
+        prefix: list[Span],
         depth: int,
     ) -> list[str]:
         glyphs, dim = self._theme.glyphs, self._theme.styles.dim
@@ -174,14 +178,14 @@ class DelegationTree:
             is_last = run is runs[-1]
             branch = (f"{glyphs.last if is_last else glyphs.branch} ", dim)
             task = tasks[run.task_number][1] if run.task_number < len(tasks) else ""
-            spans = [*before, branch, *self._render_spans(run, task, width, now)]
+            spans = [*prefix, branch, *self._render_spans(run, task, width, now)]
             lines.append(render_ansi(truncate_spans(spans, width, glyphs.more)))
             if depth < MAX_DEPTH and run.seconds is None:
                 trunk = ("   " if is_last else f"{glyphs.trunk} ", dim)
                 for call in run.calls.values():
-                    inner = self.list_runs_of_call(run.id, call.id)
+                    children = self.list_runs_of_call(run.id, call.id)
                     lines += self._render_branches(
-                        inner, call.tasks, width, now, [*before, trunk], depth + 1
+                        children, call.tasks, width, now, [*prefix, trunk], depth + 1
                     )
         return lines
 
@@ -189,10 +193,10 @@ class DelegationTree:
         styles, glyphs = self._theme.styles, self._theme.glyphs
         if run.seconds is None:
             mark = (f"{self._theme.get_spinner(now)} ", styles.running)
-            what = run.activity or "waiting"
+            state = run.activity or "waiting"
         else:
             mark = (f"{glyphs.done} ", styles.dim)
-            what = (
+            state = (
                 f"{run.tool_count} {'tool' if run.tool_count == 1 else 'tools'}"
                 if run.tool_count
                 else "done"
@@ -204,4 +208,4 @@ class DelegationTree:
             spans += truncate_spans(
                 [(f"  {escape_controls(task)}", "")], max(8, width // 2 - 8), glyphs.more
             )
-        return [*spans, (f"  {what}", styles.dim)]
+        return [*spans, (f"  {state}", styles.dim)]

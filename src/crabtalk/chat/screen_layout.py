@@ -1,6 +1,6 @@
-"""The view: what is on the board just now, line by line, and how many lines each part may have.
+"""The content of the live display: the lines of each part, and how many rows it may take.
 
-All of it together is never higher than the terminal, however low that is.
+All parts together are never higher than the terminal.
 """
 
 import time
@@ -16,19 +16,23 @@ from .input_prompt import InputPrompt
 from .live_display import MIN_ROWS_ABOVE, count_gap_rows, is_roomy
 from .terminal_output import TerminalOutput
 
-LIVE_ROWS_BESIDE_FORM = 2  # lines
+LIVE_ROWS_BESIDE_FORM = 2
 MAX_QUEUED_ROWS = 2  # messages of each kind
 
 
 class ScreenLayout:
     def __init__(
-        self, paper: TerminalOutput, prompt: InputPrompt, asking: FormQueue, talk: ChatController
+        self,
+        output: TerminalOutput,
+        prompt: InputPrompt,
+        forms: FormQueue,
+        controller: ChatController,
     ) -> None:
-        self.hint = ""  # what a key does just now
-        self._output = paper
+        self.hint = ""  # what a key does at the moment
+        self._output = output
         self._prompt = prompt
-        self._forms = asking
-        self._controller = talk
+        self._forms = forms
+        self._controller = controller
         self._latest_live: list[str] = []
 
     @property
@@ -40,7 +44,7 @@ class ScreenLayout:
         return self._output.get_size().rows
 
     def refresh_live(self) -> None:
-        """Looks anew at what is being said; keys only draw again what was seen last."""
+        """Render the unfinished answer again. Key presses only redraw the last result."""
         transcript, now = self._controller.transcript, time.monotonic()
         self._latest_live = transcript.live_lines(self.columns, self._count_live_rows(), now)
 
@@ -49,14 +53,14 @@ class ScreenLayout:
         return self._latest_live[-rows:] if rows else []
 
     def queued_lines(self) -> list[StyledLine]:
-        """What was said and is not heard yet, some of it."""
-        most = MAX_QUEUED_ROWS if is_roomy(self._output) else 0
-        later = [saying.text for saying in self._controller.queued_turns]
+        """Render some of the messages that wait."""
+        limit = MAX_QUEUED_ROWS if is_roomy(self._output) else 0
+        queued = [turn.text for turn in self._controller.queued_turns]
         mark = f"{self._controller.transcript.theme.glyphs.prompt} "
         room = max(self.columns - get_cwidth(mark), 1)
         return [
             [("class:waiting", mark + truncate_text(to_one_line(text), room))]
-            for text in (*self._controller.pending_steers[:most], *later[:most])
+            for text in (*self._controller.pending_steers[:limit], *queued[:limit])
         ]
 
     def form_lines(self) -> list[StyledLine] | None:
@@ -69,7 +73,7 @@ class ScreenLayout:
 
     @property
     def max_form_rows(self) -> int:
-        """That a form may have."""
+        """The rows a form may take."""
         is_high = is_roomy(self._output)
         above = MIN_ROWS_ABOVE + LIVE_ROWS_BESIDE_FORM if is_high else 0
         return max(self.rows - above - count_gap_rows(self._output) - 1, 3)

@@ -1,8 +1,8 @@
-"""Session: one conversation of the chat with the daemon. Says, steers, stops, answers.
+"""One conversation of the chat with the daemon: runs, steers and stops turns, answers questions.
 
-It knows no terminal: what happens goes to a Listener, on the loop, in order. A daemon that goes
-away is found again. Each message has a key, so the client sends it again or follows its turn, and
-nothing that was said is lost or runs twice.
+It knows no terminal: events go to a SessionListener, on the loop, in order. It reconnects to a
+daemon that goes away. Each message has a key, so the client can send it again or follow its turn,
+and no message is lost or runs twice.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ __all__ = [
 SessionState = Literal["ready", "running", "compacting", "away"]
 
 DEFAULT_AGENT = "crab"
-HISTORY_MESSAGES = 200  # messages a chat opens with
-# Approvals of other people's runs that are announced; more are only counted. A stranger could fill
-# the screen otherwise.
+HISTORY_MESSAGES = 200
+# Approvals of other people's runs announced at a time; more are only counted, because a stranger
+# could fill the screen otherwise.
 MAX_ANNOUNCED = 3
 MODE_KEPT_NOTICE = "the turn that runs keeps its mode, {mode}; Esc stops it"
 BUSY_NOTICE = "a turn that began elsewhere goes on in this conversation; yours comes after it"
@@ -55,26 +55,29 @@ REQUEST_ERRORS = (CommandError, ServerError, UnexpectedReplyError, FrameError, O
 
 
 class SessionListener(Protocol):
-    """Who is told. Called on the loop; must not block it."""
+    """Gets what happens in a session. Called on the loop; must not block it."""
 
     def on_stream_event(self, event: wire.StreamEvent) -> None:
-        """An event of the turn that `say` began. The last one has `end`, whatever happens."""
+        """Handle an event of the running turn. The last one has `end`, whatever happens."""
         ...
 
     def on_feed_event(self, event: wire.AgentEventMsg) -> None:
-        """What happens in runs that a turn of the chat set off, and to its own tools."""
+        """Handle an event of a run that a turn of the chat started, or of the turn's own tools."""
         ...
 
     def show_notice(self, text: str, kind: NoticeKind) -> None: ...
 
     def on_change(self) -> None:
-        """State, questions, catalogue, spending or agent are not what they were."""
+        """Handle a change of state, questions, catalogue, spending or agent."""
         ...
 
 
 class ChatSession:
-    """Use it as `async with Session(...) as session`. Entering finds or starts the daemon, and
-    raises what a command would end with."""
+    """Use it as `async with ChatSession(...) as session`.
+
+    Entering connects to the daemon or starts it. It raises the errors that end a command, such as
+    CommandError.
+    """
 
     conversation: ConversationReader
 
@@ -89,25 +92,25 @@ class ChatSession:
         spending: Spending | None = None,
         mode: str = "",
     ) -> None:
-        """`mode` holds for the turns of this session, until somebody sets another."""
+        """`mode` is the mode of this session's turns until another mode is set."""
         self.catalogue = NameCatalogue()
         self.spending = spending or Spending()
         self._listener = listener
         self._daemon = ReconnectingClient(
-            home, start=start, notice=listener.show_notice, changed=listener.on_change
+            home, start=start, notice=listener.show_notice, on_change=listener.on_change
         )
         self._follower = ChatFeedFollower(
             self._daemon,
-            followed=self._handle_feed_event,
-            changed=listener.on_change,
-            returned=self._refresh_soon,
-            requested=self._announce_approval,
-            mode_changed=self._handle_mode_change,
+            on_feed_event=self._handle_feed_event,
+            on_change=listener.on_change,
+            on_return=self._refresh_soon,
+            on_approval=self._announce_approval,
+            on_mode_change=self._handle_mode_change,
         )
         self._set_conversation(agent, sender)
         self.mode = mode  # empty while it is not known
         self._session_mode = mode  # sent with each turn
-        self._confirmed_mode = mode  # the last one that holds, as far as the daemon has said
+        self._confirmed_mode = mode  # the last mode the daemon has confirmed
         self._mode_lock = asyncio.Lock()
         self._turn: StreamedTurn | None = None
         self._turn_task: asyncio.Task[TurnResult] | None = None
@@ -126,7 +129,7 @@ class ChatSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """A turn that runs is cancelled by the daemon; what was said stays."""
+        """Disconnect. The daemon cancels a running turn; its messages stay."""
         tasks: list[asyncio.Task[Any]] = [*self._tasks]
         if self._turn_task is not None:
             tasks.append(self._turn_task)
@@ -135,7 +138,7 @@ class ChatSession:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._daemon.close()
 
-    # ── What is so ──────────────────────────────────────────────────────────────────────────
+    # ── State ───────────────────────────────────────────────────────────────────────────────
 
     @property
     def client(self) -> Client:
@@ -147,17 +150,17 @@ class ChatSession:
 
     @property
     def sender(self) -> str:
-        """Empty for the daemon's own name for a person."""
+        """The sender; empty for the daemon's default."""
         return self.conversation.sender
 
     @property
     def model(self) -> str:
-        """That answers next: the agent's own, else the active one."""
+        """The model that answers next: the agent's own, else the active one."""
         return self.catalogue.get_model(self.agent)
 
     @property
     def context_limit(self) -> int:
-        """Tokens that model reads at once; 0 where that is not known."""
+        """The model's context in tokens; 0 if not known."""
         return self.catalogue.get_context_limit(self.agent)
 
     @property
@@ -175,62 +178,65 @@ class ChatSession:
 
     @property
     def questions(self) -> ChatQuestions:
-        """That wait for an answer, from turns of the chat and from those before it."""
+        """Questions that wait for an answer, from the chat's turns and from earlier ones."""
         return self._follower.questions
 
     @property
     def approvals(self) -> ChatQuestions:
-        """That wait for the owner, in runs of other people."""
+        """Approvals that wait for the owner, in runs of other people."""
         return self._follower.approvals
 
     @property
     def recent_events(self) -> Sequence[str]:
-        """What agents did lately, any of them, a line each."""
+        """Recent events of all agents, one line each."""
         return tuple(self._follower.recent_events)
 
     async def load_history(self, limit: int = HISTORY_MESSAGES) -> list[wire.ConversationMessage]:
-        """The last messages, oldest first."""
+        """Load the last messages, oldest first."""
         return await self._daemon.call_with_recovery(lambda: self.conversation.load_last(limit))
 
     # ── Acting ──────────────────────────────────────────────────────────────────────────────
 
     async def run_turn(self, text: str, *, guest: str = "", tool_choice: str = "") -> TurnResult:
-        """Runs a turn and returns when it is over, one at a time. Raises nothing a daemon can be
-        the cause of. Cancelled, the turn is cancelled at the daemon too."""
+        """Run a turn and return when it is over. Only one turn runs at a time.
+
+        Errors of the daemon are reported to the listener, not raised. Cancelled, the turn is
+        cancelled at the daemon too.
+        """
         if self._turn is not None:
             raise RuntimeError("a turn runs already; steer it")
-        # A change that the daemon has not confirmed yet goes with the turn: it must not run in a
-        # mode other than the one that is shown.
+        # A mode change that the daemon has not confirmed yet is sent with the turn, which must not
+        # run in a mode other than the one shown.
         mode = self.mode if self.mode != self._confirmed_mode else self._session_mode
         turn = self._turn = StreamedTurn(text, guest, tool_choice, mode)
         self._listener.on_change()
         self._turn_task = asyncio.ensure_future(self._stream_turn(turn))
         try:
-            said = await self._turn_task
+            result = await self._turn_task
         except asyncio.CancelledError:
             if not turn.is_given_up:
                 raise
             if turn.run_id and not turn.has_begun and self._daemon.is_away:
                 sentence = "the daemon may have kept it; /history tells when it is back"
                 self._listener.show_notice(sentence, "hint")
-            said = TurnResult(None, turn.get_unsent_text())
+            result = TurnResult(None, turn.get_unsent_text())
         except REQUEST_ERRORS as error:
             self._report_error(error)
-            said = TurnResult(None, turn.get_unsent_text())
+            result = TurnResult(None, turn.get_unsent_text())
         finally:
             self._turn = self._turn_task = None
             self._follower.settle_run(turn.run_id)
             self._listener.on_change()
-        if said.end is None:
-            # Whoever shows the turn hears that it is over, also when the daemon cannot say so.
+        if result.end is None:
+            # The listener gets an end also when the daemon sent none.
             self._listener.on_stream_event(wire.StreamEvent(end=turn.make_missing_end(self.agent)))
-        elif is_context_overflow(said.end.error):
+        elif is_context_overflow(result.end.error):
             self._listener.show_notice(CONTEXT_FULL_NOTICE, "hint")
         self._refresh_soon()
-        return said
+        return result
 
     async def steer(self, text: str) -> bool:
-        """Says something into the turn that runs. False when none takes it: say it instead."""
+        """Send a text into the running turn. Returns False if no turn takes it."""
         turn = self._turn
         if turn is None:
             return False
@@ -239,7 +245,7 @@ class ChatSession:
         except CONNECTION_ERRORS:
             if self._turn is not turn:
                 return False
-            turn.unsent_steers.append(text)  # they come back to the input with the end of the turn
+            turn.unsent_steers.append(text)  # returned to the input at the end of the turn
         except REQUEST_ERRORS as error:
             if not is_not_found(error):
                 self._report_error(error)
@@ -247,7 +253,7 @@ class ChatSession:
         return True
 
     async def stop(self) -> None:
-        """Cancels what runs, or the wait for a daemon. What was complete stays."""
+        """Cancel what runs, or the wait for a daemon. Completed messages stay."""
         if (
             self._turn is not None
             and self._turn_task is not None
@@ -262,13 +268,18 @@ class ChatSession:
                 self._report_error(error)
 
     def _is_turn_waiting(self, turn: StreamedTurn) -> bool:
-        """For a daemon, or behind a run of somebody else's: which is what a kill would end."""
+        """Whether the turn waits for a daemon, or for another client's run.
+
+        A kill would end that other run.
+        """
         is_behind = not turn.has_begun and bool(self._follower.other_runs)
         return self._daemon.is_away or not turn.run_id or is_behind
 
     async def answer_question(self, ask_id: str, answers: Mapping[str, str] | str) -> bool:
-        """Answers a question: from the text of each to what was chosen, or in plain words. False
-        when it was not taken, and may be tried again."""
+        """Answer an ask, with a map from question text to answer, or with plain text.
+
+        Returns False if the answer was not taken and may be tried again.
+        """
         question = self.questions.get(ask_id) or self.approvals.get(ask_id)
         as_owner = question is not None and question.needs_owner
         agent, sender = (question.agent, question.sender) if question else (self.agent, self.sender)
@@ -281,23 +292,23 @@ class ChatSession:
             if not is_not_found(error):
                 self._report_error(error)
                 return False
-            self._listener.show_notice("nobody waits for that answer any more", "error")
+            self._listener.show_notice("no run waits for that answer any more", "error")
         self.questions.remove_question(ask_id)
         self.approvals.remove_question(ask_id)
         self._listener.on_change()
         return True
 
     async def load_mode(self) -> wire.ModeInfo:
-        """Asks for the conversation's mode. Raises CommandError and ServerError."""
+        """Request the conversation's mode. Raises CommandError and ServerError."""
         async with self._mode_lock:
             return await self._request_mode(None)
 
     def set_mode(self, mode: str) -> Coroutine[Any, Any, None]:
-        """Sets the conversation's mode; empty goes back to the agent's.
+        """Set the conversation's mode; empty goes back to the agent's.
 
-        It is shown at once, so that a second press of a key goes on from it. What is awaited raises
-        CommandError and ServerError, and the mode is what it was then. Cancelled, it may have been
-        set.
+        `mode` changes at once, so that a second key press continues from it. Awaiting the result
+        raises CommandError and ServerError; the mode is then the old one. Cancelled, the daemon may
+        have set it.
         """
         self.mode = mode or self.mode
         self._listener.on_change()
@@ -317,9 +328,9 @@ class ChatSession:
             self._warn_of_kept_mode()
 
     async def compact(self, *, fresh: bool = False) -> str:
-        """Folds the history away and returns its summary; `fresh` closes it without one.
+        """Compact the history and return its summary; `fresh` archives it without one.
 
-        Raises CommandError and ServerError. `stop` ends it, and nothing has changed then.
+        Raises CommandError and ServerError. `stop` ends it; then nothing has changed.
         """
         self._require_idle()
         self._is_compacting = True
@@ -331,7 +342,7 @@ class ChatSession:
             self._listener.on_change()
 
     async def switch_agent(self, agent: str) -> None:
-        """To the conversation with another agent. Raises CommandError and ServerError."""
+        """Switch to the conversation with another agent. Raises CommandError and ServerError."""
         self._require_idle()
         await self.client.get_agent(agent)
         self._set_conversation(agent, self.sender)
@@ -340,7 +351,7 @@ class ChatSession:
         self._listener.on_change()
 
     async def refresh_catalogue(self) -> None:
-        """Asks what there is to be named. Raises what requests do."""
+        """Request the names of agents, skills and models. Raises what requests raise."""
         agents, skills = await asyncio.gather(self.client.list_agents(), self.client.list_skills())
         self.catalogue = self.catalogue.with_agents(agents, skills)
         self._listener.on_change()
@@ -351,7 +362,7 @@ class ChatSession:
                 await self.load_mode()
             self._listener.on_change()
 
-    # ── A turn, and what cuts it ────────────────────────────────────────────────────────────
+    # ── The running turn ────────────────────────────────────────────────────────────────────
 
     async def _stream_turn(self, turn: StreamedTurn) -> TurnResult:
         while True:
@@ -370,13 +381,13 @@ class ChatSession:
                 return TurnResult(None, turn.get_unsent_text())
 
     async def _find_unsent_text(self, turn: StreamedTurn, end: wire.StreamEnd) -> str:
-        """What is not in the conversation, as after a turn that failed before it could be kept."""
+        """Return text that is not in the conversation, as of a turn that failed before storage."""
         if not end.error:
-            return turn.join_unsent_text(is_kept=True)
-        is_kept = await self._daemon.call_with_recovery(
+            return turn.join_unsent_text(is_stored=True)
+        is_stored = await self._daemon.call_with_recovery(
             lambda: turn.is_stored(self.client, self.conversation)
         )
-        return turn.join_unsent_text(is_kept=is_kept)
+        return turn.join_unsent_text(is_stored=is_stored)
 
     def _handle_turn_event(self, turn: StreamedTurn, name: str, event: wire.StreamEvent) -> None:
         match name:
@@ -408,8 +419,10 @@ class ChatSession:
             )
 
     def _handle_mode_change(self, mode: str) -> None:
-        """It was changed, here or by another client. The event may be late, and tell of a change
-        that another one has followed since: so the daemon is asked."""
+        """Check a mode change, made here or by another client.
+
+        The event may be late and outdated by another change, so the daemon is asked.
+        """
         if mode != self.mode:
             self._start_task(self._check_mode())
 
@@ -431,7 +444,7 @@ class ChatSession:
                 self._listener.on_change()
 
     def _warn_of_kept_mode(self) -> None:
-        """A turn that was sent with a mode of its own does not follow the conversation's."""
+        """Tell the person that a turn sent with its own mode does not follow the new one."""
         if self._turn is not None and self._turn.mode not in ("", self.mode):
             self._listener.show_notice(MODE_KEPT_NOTICE.format(mode=self._turn.mode), "hint")
 
@@ -444,7 +457,7 @@ class ChatSession:
                 raise CommandError(MODES_UNSUPPORTED) from None
             raise
         if self.conversation is not conversation:
-            return info  # the chat has turned to another agent meanwhile
+            return info  # the chat has switched to another agent meanwhile
         if mode is not None:
             self._session_mode = ""
         self._confirmed_mode = self._session_mode or info.mode
@@ -452,10 +465,10 @@ class ChatSession:
             self.mode = self._confirmed_mode
         return info
 
-    # ── Beside the turns ────────────────────────────────────────────────────────────────────
+    # ── Agents and background tasks ─────────────────────────────────────────────────────────
 
     async def _choose_agent(self) -> None:
-        """The one that was named, else `crab`, else the first there is."""
+        """Choose the named agent, else `crab`, else the first one."""
         agents = await self.client.list_agents()
         self.catalogue = self.catalogue.with_agents(agents, wire.SkillList())
         names = [agent.name for agent in agents.agents]
@@ -478,7 +491,7 @@ class ChatSession:
             raise CommandError("a turn runs; stop it first, with Esc")
 
     async def _refresh_quietly(self) -> None:
-        with suppress(*REQUEST_ERRORS):  # nobody waits for it, and an old one is better than none
+        with suppress(*REQUEST_ERRORS):  # it runs in the background; the old catalogue stays usable
             await self.refresh_catalogue()
 
     def _refresh_soon(self) -> None:
@@ -494,5 +507,5 @@ class ChatSession:
 
 
 def is_not_found(error: Exception) -> bool:
-    """Whether what a request was about is not there."""
+    """Whether a request failed because its object does not exist."""
     return isinstance(error, ServerError) and error.code == 404

@@ -1,15 +1,15 @@
-"""Settings: `config/tui.toml` in the home, what a person likes the chat to be. Never written here.
+"""The chat's settings: `config/tui.toml` in the home. Only people write it.
 
     agent = "crab"
     sender = ""
-    compact_at = 100000            # tokens; the status line says /compact from there on
+    compact_at = 100000            # tokens from which the status line suggests /compact
     currency = "$"
     [prices."claude-sonnet-5"]     # of a million tokens
     input = 3.0
     output = 15.0
     cached = 0.3
 
-A file that cannot be used is one sentence, and the defaults.
+For an invalid file the defaults are used, and one sentence is shown.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ DEFAULT_COMPACT_AT = 100_000  # tokens
 
 
 class TerminalSettingsError(Exception):
-    """A sentence about one thing in the file."""
+    """An invalid setting, described in one sentence."""
 
 
 class TerminalSettings(NamedTuple):
-    agent: str = ""  # empty: crab, or the first there is
-    sender: str = ""  # empty: the daemon's own name for a person
-    compact_at: int = DEFAULT_COMPACT_AT  # 0: never mentioned
+    agent: str = ""  # empty: crab, or the first agent
+    sender: str = ""  # empty: the daemon's default
+    compact_at: int = DEFAULT_COMPACT_AT  # 0: /compact is never suggested
     currency: str = "$"
     prices: Mapping[str, Price] = MappingProxyType({})
 
@@ -41,12 +41,12 @@ class TerminalSettings(NamedTuple):
 
 
 def read_settings(home: Path | None) -> tuple[TerminalSettings, str]:
-    """What the file says, and a sentence if it cannot be used."""
+    """Read the settings. The second value is a sentence if the file cannot be used, else empty."""
     path = (home or default_home()) / "config" / "tui.toml"
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_SIZE)
-        import tomllib  # late: hardly anybody has such a file
+        import tomllib  # late: few people have such a file
 
         return parse_settings(tomllib.loads(data.decode())), ""
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def read_settings(home: Path | None) -> tuple[TerminalSettings, str]:
 
 
 def parse_settings(document: Mapping[str, Any]) -> TerminalSettings:
-    """Raises SettingsError. Keys nobody knows are errors too: a slip would go unnoticed."""
+    """Raises TerminalSettingsError, also for unknown keys, so that a typo is noticed."""
     check_keys(document, "", {"agent", "sender", "compact_at", "currency", "prices"})
     prices = document.get("prices", {})
     if not isinstance(prices, Mapping):
@@ -73,11 +73,11 @@ def parse_settings(document: Mapping[str, Any]) -> TerminalSettings:
     )
 
 
-def check_keys(table: Mapping[str, Any], where: str, known: set[str]) -> None:
+def check_keys(table: Mapping[str, Any], prefix: str, known_keys: set[str]) -> None:
     for key in table:
-        if key not in known:
-            names = ", ".join(sorted(known))
-            raise TerminalSettingsError(f"{where}{key!r} is no setting; there are {names}")
+        if key not in known_keys:
+            names = ", ".join(sorted(known_keys))
+            raise TerminalSettingsError(f"{prefix}{key!r} is no setting; there are {names}")
 
 
 def parse_text(document: Mapping[str, Any], key: str, default: str = "") -> str:

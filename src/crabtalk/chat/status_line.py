@@ -1,6 +1,6 @@
-"""The status line: who answers, how full the context is, what it costs, what goes on.
+"""The status line: agent, model, context, cost and state.
 
-Parts leave it when there is no room for them, the least needed first.
+If there is no room for all parts, the least important are left out first.
 """
 
 from typing import Literal, NamedTuple
@@ -16,7 +16,8 @@ StatusState = Literal["ready", "running", "compacting", "stopping", "asking", "a
 
 SEPARATOR = " · "
 METER_WIDTH = 8  # cells
-# Of what the model reads. What it refuses is never counted, and the next answer needs room too.
+# Share of the model's context. Usage is only known for accepted requests, and the next answer needs
+# room too.
 NEARLY_FULL = 3 / 4
 
 
@@ -24,25 +25,25 @@ class StatusLine(NamedTuple):
     agent: str
     model: str = ""
     context: int = 0  # tokens; 0 before the first turn
-    compact_at: int = 0  # tokens; 0 when the user has set no bound
-    cost: str = ""  # of the session; empty when prices are not known
+    compact_at: int = 0  # tokens; 0: never suggest /compact
+    cost: str = ""  # of the session; empty if prices are not known
     state: StatusState = "ready"
-    seconds: float = 0  # that the run, or the compaction, has taken
+    seconds: float = 0  # since the run or the compaction began
     waiting: int = 0  # messages that wait for the run to end
-    hint: str = ""  # what a key does just now; stands in for the rest
-    stops: str = "Esc"  # the key that does
-    limit: int = 0  # tokens the model reads at once; 0 where that is not known
-    mode: str = ""  # what runs without asking; empty where the daemon has no modes
-    approvals: int = 0  # that wait in conversations of other people
+    hint: str = ""  # what a key does at the moment
+    stops: str = "Esc"  # the key that stops the run
+    limit: int = 0  # the model's context in tokens; 0 if not known
+    mode: str = ""  # permission mode; empty if the daemon has no modes
+    approvals: int = 0  # approvals that wait in conversations of other people
 
     @property
     def is_context_full(self) -> bool:
-        """Whether it is time to fold. Never for a user who does not want to be told."""
+        """Whether to suggest /compact. Never if the user has switched that off."""
         is_near = 0 < self.limit * NEARLY_FULL <= self.context
         return self.compact_at > 0 and (is_near or self.context >= self.compact_at)
 
     def render_line(self, width: int) -> StyledLine:
-        """Never wider than `width`."""
+        """Render the line, at most `width` columns."""
         parts = self._build_parts()
         while len(parts) > 1 and measure_parts(parts) > width:
             parts.remove(min(parts))
@@ -56,7 +57,7 @@ class StatusLine(NamedTuple):
         return line
 
     def _build_parts(self) -> list[tuple[int, int, str, str]]:
-        """How much each is needed, its place, its style, and its text."""
+        """Return importance, position, style and text of each part."""
         parts = [
             (5, 0, "class:status.agent", to_one_line(self.agent, 24)),
             (9, 5, self._state_style, self._state_text),
@@ -76,8 +77,8 @@ class StatusLine(NamedTuple):
         if self.waiting:
             parts.append((7, 6, "class:status", f"{self.waiting} waiting"))
         if self.approvals:
-            waits = f"{format_count(self.approvals, 'approval')}: /approvals"
-            parts.append((7, 7, "class:status.hint", waits))
+            approvals_text = f"{format_count(self.approvals, 'approval')}: /approvals"
+            parts.append((7, 7, "class:status.hint", approvals_text))
         if self.hint:
             parts.append((8, 8, "class:status.hint", self.hint))
         return parts
@@ -119,7 +120,7 @@ def measure_parts(parts: list[tuple[int, int, str, str]]) -> int:
 
 
 def format_tokens(tokens: int) -> str:
-    """As short as it is still told apart: 950, 1.2k, 128k, 1.1M."""
+    """Format a count with at most three digits: 950, 1.2k, 128k, 1.1M."""
     for size, unit in ((1_000_000, "M"), (1000, "k")):
         if tokens >= size:
             number = tokens / size

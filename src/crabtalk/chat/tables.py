@@ -1,8 +1,8 @@
-"""Grid: a table in columns, as wide as they must be and the terminal allows.
+"""Lay out a Markdown table while its rows come in.
 
-Rows come one at a time. The first few decide on the widths; after that each row is settled when it
-comes, and what is too wide for its column is wrapped in it. Where columns would be too narrow to
-read, each row is a list of its cells instead.
+The first rows decide the widths of the columns. After that each row is settled when it comes, and
+text too wide for its column is wrapped. If columns would be too narrow to read, each row is shown
+as a list of its cells.
 """
 
 import re
@@ -12,9 +12,9 @@ from .inline_renderer import render_inline
 from .line_wrapping import LineWrapper, Span, measure_text
 from .theme import Theme
 
-SAMPLE_ROWS = 8  # rows
-MIN_COLUMN_WIDTH = 5  # columns are made no narrower, if what they hold is wider
-MAX_COLUMNS = 64  # columns
+SAMPLE_ROWS = 8  # rows that decide the widths
+MIN_COLUMN_WIDTH = 5  # wider columns are not shrunk below this
+MAX_COLUMNS = 64
 CELL_PIECE = re.compile(r"\\.|`[^`]*`|[^|\\`]+|.")
 DELIMITER_ROW = re.compile(r"\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*")
 
@@ -22,23 +22,23 @@ Cell = list[Span]
 
 
 class MarkdownTable:
-    """`lines` takes what is settled, `live` shows the rest."""
+    """`take_lines` takes the settled lines, `live_lines` renders the rest."""
 
-    def __init__(self, look: Theme, header: str, rule: str) -> None:
-        self._theme = look
-        style = look.styles.strong
-        self._header = [render_inline(cell, look, style) for cell in split_cells(header)]
+    def __init__(self, theme: Theme, header: str, rule: str) -> None:
+        self._theme = theme
+        style = theme.styles.strong
+        self._header = [render_inline(cell, theme, style) for cell in split_cells(header)]
         self._alignments = [parse_alignment(cell) for cell in split_cells(rule)]
-        self._sample_rows: list[list[Cell]] = []  # the rows that decide on the widths
-        self._rows: list[list[Cell]] = []  # those not given out
+        self._sample_rows: list[list[Cell]] = []  # the rows that decide the widths
+        self._rows: list[list[Cell]] = []  # rows not given out yet
         self._has_output = False
-        self.partial = ""  # a row that is not whole
+        self.partial = ""  # the beginning of an unfinished row
 
     def add_row(self, row: str) -> None:
-        found = self._parse_row(row)
+        cells = self._parse_row(row)
         if len(self._sample_rows) < SAMPLE_ROWS:
-            self._sample_rows.append(found)
-        self._rows.append(found)
+            self._sample_rows.append(cells)
+        self._rows.append(cells)
 
     def take_lines(self, width: int, *, final: bool) -> list[list[Span]]:
         if not final and not self._has_output and len(self._rows) <= SAMPLE_ROWS:
@@ -55,8 +55,8 @@ class MarkdownTable:
         return self._lay_out(rows, width, with_header=not self._has_output)
 
     def _parse_row(self, row: str) -> list[Cell]:
-        found = [render_inline(cell, self._theme) for cell in split_cells(row)][: len(self._header)]
-        return found + [[] for _ in range(len(self._header) - len(found))]
+        cells = [render_inline(cell, self._theme) for cell in split_cells(row)][: len(self._header)]
+        return cells + [[] for _ in range(len(self._header) - len(cells))]
 
     def _lay_out(
         self, rows: Sequence[list[Cell]], width: int, *, with_header: bool
@@ -73,7 +73,7 @@ class MarkdownTable:
         return lines
 
     def _compute_widths(self, width: int) -> list[int] | None:
-        """None if there is no room for all columns."""
+        """Compute the widths of the columns; None if there is no room for all."""
         sample = [self._header, *self._sample_rows]
         wanted = [
             max(1, *(measure_cell(row[i]) for row in sample)) for i in range(len(self._header))
@@ -83,8 +83,8 @@ class MarkdownTable:
             wanted = add_slack(wanted, room)
         if sum(wanted) <= room:
             return wanted
-        least = [min(MIN_COLUMN_WIDTH, want) for want in wanted]
-        return shrink_widths(wanted, least, room) if sum(least) <= room else None
+        minimums = [min(MIN_COLUMN_WIDTH, want) for want in wanted]
+        return shrink_widths(wanted, minimums, room) if sum(minimums) <= room else None
 
     def _render_row(self, row: list[Cell], widths: list[int]) -> list[list[Span]]:
         columns = [wrap_cell(cell, width) for cell, width in zip(row, widths, strict=True)]
@@ -119,7 +119,7 @@ def is_header_row(line: str) -> bool:
 
 
 def is_delimiter_row(line: str, header: str) -> bool:
-    """Whether it makes a table of the line before it."""
+    """Whether the line makes the line before it the header of a table."""
     return (
         "-" in line
         and DELIMITER_ROW.fullmatch(line) is not None
@@ -128,16 +128,16 @@ def is_delimiter_row(line: str, header: str) -> bool:
 
 
 def split_cells(row: str) -> list[str]:
-    """Cells; a bar in code or behind a backslash is none between cells."""
-    found = [""]
+    """Split a row into cells. A bar in code or after a backslash does not separate cells."""
+    cells = [""]
     for piece in CELL_PIECE.findall(row.strip().removeprefix("|")):
         if piece == "|":
-            found.append("")
+            cells.append("")
         else:
-            found[-1] += piece
-    if len(found) > 1 and not found[-1].strip():
-        found.pop()
-    return [cell.strip().replace("\\|", "|") for cell in found]
+            cells[-1] += piece
+    if len(cells) > 1 and not cells[-1].strip():
+        cells.pop()
+    return [cell.strip().replace("\\|", "|") for cell in cells]
 
 
 def parse_alignment(rule: str) -> str:
@@ -147,32 +147,42 @@ def parse_alignment(rule: str) -> str:
 
 
 def measure_cell(cell: Cell) -> int:
-    """As wide as its widest line."""
+    """Return the width of the widest line."""
     lines = "".join(text for text, _ in cell).split("\n")
     return max(measure_text(" ".join(line.split())) for line in lines)
 
 
 def add_slack(wanted: list[int], room: int) -> list[int]:
-    """More than they need, where there is room: rows to come may hold more."""
-    left = max(0, room - sum(wanted))
+    """Widen columns where there is room: later rows may be wider."""
+    spare = max(0, room - sum(wanted))
     widths = []
     for number, want in enumerate(wanted):
-        extra = min(want // 2 + 2, left // (len(wanted) - number))
+        extra = min(want // 2 + 2, spare // (len(wanted) - number))
         widths.append(want + extra)
-        left -= extra
+        spare -= extra
     return widths
 
 
-def shrink_widths(wanted: list[int], least: list[int], room: int) -> list[int]:
-    """The widest give way first."""
+def shrink_widths(wanted: list[int], minimums: list[int], room: int) -> list[int]:
+    """Shrink the widest columns first."""
     widths = list(wanted)
     over = sum(widths) - room
     while over > 0:
-        widest = max(width for width, low in zip(widths, least, strict=True) if width > low)
-        at = [i for i, width in enumerate(widths) if width == widest and width > least[i]]
+        widest = max(
+            width for width, minimum in zip(widths, minimums, strict=True) if width > minimum
+        )
+        widest_columns = [
+            i for i, width in enumerate(widths) if width == widest and width > minimums[i]
+        ]
         below = max((w for w in widths if w < widest), default=0)
-        step = max(1, min(widest - max(below, max(least[i] for i in at)), over // len(at)))
-        for i in at:
+        step = max(
+            1,
+            min(
+                widest - max(below, max(minimums[i] for i in widest_columns)),
+                over // len(widest_columns),
+            ),
+        )
+        for i in widest_columns:
             if over <= 0:
                 break
             widths[i] -= step
@@ -181,9 +191,9 @@ def shrink_widths(wanted: list[int], least: list[int], room: int) -> list[int]:
 
 
 def wrap_cell(cell: Cell, width: int) -> list[list[Span]]:
-    flow = LineWrapper()
-    flow.push(cell)
-    return flow.take_lines(width, final=True)
+    wrapper = LineWrapper()
+    wrapper.push(cell)
+    return wrapper.take_lines(width, final=True)
 
 
 def align_line(line: list[Span], width: int, side: str) -> list[Span]:

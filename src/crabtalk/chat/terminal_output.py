@@ -1,7 +1,7 @@
-"""The paper: the terminal, to be written on downwards. What is printed stays as it was printed.
+"""The terminal as output. Printed lines are never changed afterwards.
 
-Whatever belongs together reaches the terminal in one piece, between the marks of a synchronised
-update: it shows all of it or nothing.
+Output that belongs together is sent in one piece, between the escapes of a synchronised update, so
+that the terminal shows all of it or nothing.
 """
 
 import os
@@ -15,13 +15,13 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
-# Where the system does not say, or says what no terminal is.
+# Used if the system reports no size, or zero.
 DEFAULT_SIZE = Size(rows=24, columns=80)
 
-# What the board is drawn with, for terminals that only know what a typewriter has.
+# ASCII replacements of the characters of the live display.
 ASCII_REPLACEMENTS = str.maketrans("·…↑↓←→▸●○↵█░✓", "-~^v<>>*o/#.+")
 
-# How terminals make themselves known that wrap lines anew when they become narrower.
+# Environment variables of terminals that rewrap lines when they become narrower.
 REWRAPPING_VARIABLES = (
     "ALACRITTY_WINDOW_ID",
     "GHOSTTY_RESOURCES_DIR",
@@ -44,14 +44,14 @@ class TerminalOutput(Vt100_Output):
             lambda: self._size,
             term=os.environ.get("TERM"),
             default_color_depth=ColorDepth.DEPTH_1_BIT if is_plain else None,
-            # Where the cursor is makes no difference: what is drawn is as high as it must be.
+            # The cursor's position is not needed: the display is only as high as its content.
             enable_cpr=False,
         )
         self._update_depth = 0
         self._replacements = {} if is_unicode(stdout) else ASCII_REPLACEMENTS
 
     def update_size(self) -> Size:
-        """The size it has now. It is asked for very often, and changes hardly ever."""
+        """Read the current size. It is cached because it is used often and rarely changes."""
         self._size = read_terminal_size(self.stdout)
         return self._size
 
@@ -73,7 +73,7 @@ class TerminalOutput(Vt100_Output):
             super().flush()
 
     def print_lines(self, text: str) -> None:
-        """Whole lines, styled, where the cursor is."""
+        """Print whole styled lines at the cursor."""
         with self.synchronized_update():
             self.write_raw(text.replace("\n", "\r\n"))
 
@@ -91,13 +91,15 @@ def is_unicode(stdout: TextIO) -> bool:
 
 
 def is_terminal() -> bool:
-    """Whether one can be drawn on: both ends of it are here, and its cursor can be moved."""
+    """Whether stdin and stdout are a terminal whose cursor can be moved."""
     term = os.environ.get("TERM", "")
     return sys.stdin.isatty() and sys.stdout.isatty() and term not in ("", "dumb", "unknown")
 
 
 def is_rewrapping_terminal() -> bool:
-    """Of one that is not known, the answer is no: a line that is drawn twice is a blemish, one that
-    is erased by mistake a loss."""
+    """Whether the terminal rewraps lines; False for unknown ones.
+
+    A wrong False may draw a line twice, a wrong True may erase one.
+    """
     term = os.environ.get("TERM", "")
     return any(map(os.environ.get, REWRAPPING_VARIABLES)) or term.startswith(REWRAPPING_TERMS)

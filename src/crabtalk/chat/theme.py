@@ -1,14 +1,14 @@
-"""Look: the colours and signs of the chat. What they are put on is decided elsewhere.
+"""The colours and glyphs of the chat.
 
-A style is what stands between `ESC [` and `m`; an empty one leaves text as it is. Colours are the
-terminal's own sixteen, so that they fit whatever background people chose.
+A style is the text between `ESC [` and `m`; an empty style leaves text unchanged. Colours are the
+terminal's own sixteen, so that they fit any background.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 from zlib import crc32
 
-# Neither red nor green: those say how something ended.
+# Neither red nor green, which mark failure and success.
 GUEST_COLOURS = ("35", "36", "33", "34", "95", "96", "93", "94")
 SPINNER_RATE = 10  # turns of the spinner a second
 
@@ -81,7 +81,7 @@ ASCII_GLYPHS = Glyphs(
 
 
 class Theme(NamedTuple):
-    """Without colour there are no escapes at all, and the marks of the markdown stay."""
+    """Styles and glyphs. Without colour there are no escapes, and Markdown marks stay visible."""
 
     styles: Styles = Styles()
     glyphs: Glyphs = Glyphs()
@@ -89,14 +89,14 @@ class Theme(NamedTuple):
 
     @classmethod
     def detect(cls, environ: Mapping[str, str], encoding: str = "utf-8") -> "Theme":
-        """What this terminal can show, by its environment and the encoding of what it is told."""
+        """Choose a theme by the environment and the encoding of stdout."""
         is_plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
-        look = PLAIN_THEME if is_plain else cls()
+        theme = PLAIN_THEME if is_plain else cls()
         is_unicode = encoding.lower().replace("-", "").replace("_", "") in ("utf8", "utf16")
-        return look if is_unicode else look._replace(glyphs=ASCII_GLYPHS)
+        return theme if is_unicode else theme._replace(glyphs=ASCII_GLYPHS)
 
     def get_guest_colour(self, name: str) -> str:
-        """The same colour for the same name, everywhere and always."""
+        """Return a colour that depends only on the name."""
         return GUEST_COLOURS[crc32(name.encode()) % len(GUEST_COLOURS)] if self.has_colour else ""
 
     def get_spinner(self, now: float) -> str:

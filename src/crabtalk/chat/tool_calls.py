@@ -1,5 +1,6 @@
-"""Calls: what agents do with tools, in a few words: a label for each call, and of what came back
-the text worth reading. Knows the daemon's own tools by name, and treats all others alike.
+"""Summaries of tool calls: a short label for each call, and the readable part of its output.
+
+Knows the daemon's own tools by name, and treats all others alike.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any
 
 from crabtalk.service.command_line import to_one_line
 
-# What a call is about: one of its arguments, by the tool's name.
+# The argument that summarises a call, by the tool's name.
 SUMMARY_ARGUMENTS: Mapping[str, str] = {
     "bash": "command",
     "edit": "path",
@@ -26,15 +27,17 @@ SUMMARY_ARGUMENTS: Mapping[str, str] = {
     "skill": "name",
 }
 MAX_LABEL = 200  # characters
-MAX_PARSED = 1 << 20  # characters that are looked into
-# What programs put around their words when they are made to print in colour.
+MAX_PARSED = 1 << 20  # characters; longer JSON is not parsed
+# Escapes of programs that print in colour.
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 @dataclass
 class ChatToolCall:
-    """A tool call, while it runs and after it. `seconds` is None until it has ended, `is_error`
-    also where it is not known."""
+    """A tool call, running or ended.
+
+    `seconds` is None until it has ended; `is_error` is None also if it is not known.
+    """
 
     id: str
     name: str
@@ -51,9 +54,9 @@ class ChatToolCall:
 
     @cached_property
     def parsed_arguments(self) -> dict[str, Any]:
-        """Its arguments; none if they are no JSON object."""
-        found = parse_json(self.arguments)
-        return found if isinstance(found, dict) else {}
+        """The arguments; empty if they are no JSON object."""
+        arguments = parse_json(self.arguments)
+        return arguments if isinstance(arguments, dict) else {}
 
     @cached_property
     def summary(self) -> str:
@@ -62,13 +65,15 @@ class ChatToolCall:
         if self.name == "delegate" and (tasks := self.tasks):
             return tasks[0][1] if len(tasks) == 1 else f"{len(tasks)} tasks"
         if self.name == "ask_user":
-            asked = self.parsed_arguments.get("questions")
-            heads = [get_text(q, "header") for q in asked] if isinstance(asked, list) else []
-            return to_one_line(", ".join(heads), MAX_LABEL)
+            questions = self.parsed_arguments.get("questions")
+            headers = (
+                [get_text(q, "header") for q in questions] if isinstance(questions, list) else []
+            )
+            return to_one_line(", ".join(headers), MAX_LABEL)
         if self.name in SUMMARY_ARGUMENTS and isinstance(
-            found := self.parsed_arguments.get(SUMMARY_ARGUMENTS[self.name]), str
+            argument := self.parsed_arguments.get(SUMMARY_ARGUMENTS[self.name]), str
         ):
-            first, _, rest = found.strip().partition("\n")
+            first, _, rest = argument.strip().partition("\n")
             return to_one_line(first, MAX_LABEL) + (" …" if rest else "")
         if self.parsed_arguments:
             return to_one_line(
@@ -85,65 +90,68 @@ class ChatToolCall:
 
     @cached_property
     def tasks(self) -> list[tuple[str, str]]:
-        """Of `delegate`: who does what."""
-        found = self.parsed_arguments.get("tasks")
-        if self.name != "delegate" or not isinstance(found, list):
+        """Agent and message of each task of `delegate`."""
+        tasks = self.parsed_arguments.get("tasks")
+        if self.name != "delegate" or not isinstance(tasks, list):
             return []
         return [
             (get_text(task, "agent") or "worker", to_one_line(get_text(task, "message"), MAX_LABEL))
-            for task in found
+            for task in tasks
         ]
 
     @cached_property
     def questions(self) -> list[str]:
-        """Of `ask_user`."""
-        found = self.parsed_arguments.get("questions")
-        if self.name != "ask_user" or not isinstance(found, list):
+        """The questions of `ask_user`."""
+        questions = self.parsed_arguments.get("questions")
+        if self.name != "ask_user" or not isinstance(questions, list):
             return []
-        return [get_text(question, "question") for question in found]
+        return [get_text(question, "question") for question in questions]
 
     def pair_answers(self) -> list[tuple[str, str]]:
-        """Of `ask_user`: each question with what was said to it."""
+        """Pair each question of `ask_user` with its answer."""
         replies = parse_json(self.output)
         if not isinstance(replies, dict):
             return [(" / ".join(self.questions), self.output)]
         return [(question, str(replies.get(question, ""))) for question in self.questions]
 
     def parse_task_results(self) -> list[tuple[bool | None, str]] | None:
-        """Of `delegate`, for each task: whether it failed, None if it goes on in the background,
-        and what was said. None if that cannot be read."""
-        found = parse_json(self.output)
-        if not isinstance(found, list) or len(found) != len(self.tasks):
+        """Return whether each task of `delegate` failed, and its error.
+
+        A task that goes on in the background has None instead. Returns None if the output cannot be
+        parsed.
+        """
+        results = parse_json(self.output)
+        if not isinstance(results, list) or len(results) != len(self.tasks):
             return None
         return [
             (None, "")
             if isinstance(result, dict) and "task_id" in result
             else (bool(get_text(result, "error")), get_text(result, "error"))
-            for result in found
+            for result in results
         ]
 
     @cached_property
     def display_output(self) -> str:
-        """What it gave back, for a person: of a command what it printed."""
+        """The output for a person: for a command what it printed."""
         return strip_colours(self._extract_output())
 
     def _extract_output(self) -> str:
         if self.name != "bash":
             return self.output
         before, brace, _ = self.output.partition("{")
-        found = parse_json(self.output[len(before) :]) if brace else None
-        if not isinstance(found, dict) or "exit_code" not in found:
+        result = parse_json(self.output[len(before) :]) if brace else None
+        if not isinstance(result, dict) or "exit_code" not in result:
             return self.output
-        out, err = get_text(found, "stdout").rstrip(), get_text(found, "stderr").rstrip()
-        code = found["exit_code"]
+        out, err = get_text(result, "stdout").rstrip(), get_text(result, "stderr").rstrip()
+        code = result["exit_code"]
         status = f"exit status {code}" if code and not self.is_error else ""
-        # Of one that went wrong, what it complained about says most.
+        # For a failed command stderr comes first: it explains the failure.
         parts = (before.strip(), status, err, out) if code else (out or err,)
         return "\n".join(part for part in parts if part)
 
 
 def strip_colours(text: str) -> str:
-    """Without the colours of another program; every other escape stays, and can be seen."""
+    """Remove colour escapes. Others stay and are made visible later."""
     return COLOUR.sub("", text)
 
 
@@ -157,8 +165,8 @@ def parse_json(text: str) -> Any:
 
 
 def get_text(value: Any, name: str) -> str:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, str) else ""
+    text = value.get(name) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def shorten_value(value: Any) -> str:

@@ -1,8 +1,8 @@
-"""Transcript: what a chat shows of its turns. Events in, lines out; it prints nothing itself.
+"""The transcript of a chat: takes events and gives lines; it prints nothing itself.
 
-What is finished is taken once, and belongs to the terminal from then on. What can still change is
-asked for as often as it is drawn. Events may be unknown, missing or out of order: what can be made
-of them is shown, and a turn that ends closes all it left open.
+Finished lines are taken once and belong to the terminal from then on. Lines that can still change
+are rendered for every drawing. Events may be unknown, missing or out of order: the transcript shows
+what it can, and the end of a turn closes everything the turn left open.
 """
 
 from collections import deque
@@ -20,11 +20,11 @@ from .theme import Theme
 from .tool_calls import ChatToolCall, strip_colours
 from .transcript_items import AnswerItem, StaticItem, ThinkingItem, ToolStepItem, TranscriptItem
 
-MAX_OWN_RUNS = 64  # turns whose tasks in the background are still heard of
-MAX_OUTPUTS = 4 << 20  # characters of outputs kept to be shown in full
-WAITING_SECONDS = 0.5  # seconds before it is said that nothing comes
+MAX_OWN_RUNS = 64  # turns whose background tasks are still shown
+MAX_OUTPUTS = 4 << 20  # characters of outputs stored to be shown in full
+WAITING_SECONDS = 0.5  # seconds without events before "waiting" is shown
 
-# How a turn ended, where the answer does not show it.
+# Notices for turns that ended in a way the answer does not show.
 ENDINGS = {
     wire.STOP_REASON_CANCELLED: ("stopped", "info"),
     wire.STOP_REASON_MAX_ITERATIONS: ("it used up its steps; say so to go on", "hint"),
@@ -34,10 +34,10 @@ ENDINGS = {
 
 
 class ChatTranscript:
-    """`has_keys` says whether Ctrl+O and Ctrl+T are there to be pressed."""
+    """`has_keys`: whether the interface has Ctrl+O and Ctrl+T."""
 
-    def __init__(self, look: Theme | None = None, *, has_keys: bool = True) -> None:
-        self.theme = look or Theme()
+    def __init__(self, theme: Theme | None = None, *, has_keys: bool = True) -> None:
+        self.theme = theme or Theme()
         self.is_running = False
         self.usage: wire.ContextUsageEvent | None = None
         self.end: wire.StreamEnd | None = None
@@ -45,20 +45,22 @@ class ChatTranscript:
         self._renderer = BlockRenderer(self.theme, has_keys=has_keys)
         self._runs = DelegationTree(self.theme)
         self._own_runs: dict[str, None] = {}  # the ids of our runs, oldest first
-        # Calls of ours that left tasks running, by their id, each with its run's.
+        # Calls that left background tasks running, by call id, each with its run id.
         self._background_calls: dict[str, tuple[str, ChatToolCall]] = {}
         self._items: deque[TranscriptItem] = deque()
-        self._last_item: TranscriptItem | None = None  # what the last line belongs to
-        self._agent = ""  # whose conversation it is
+        self._last_item: TranscriptItem | None = None  # the item of the last line
+        self._agent = ""  # the conversation's agent
         self._quiet_since = 0.0
         self._last_thought = ""
-        self._stored_calls: list[ChatToolCall] = []  # of the last turn that had some, as they ended
-        self._has_no_calls = True  # the turn has had none
+        self._stored_calls: list[
+            ChatToolCall
+        ] = []  # of the last turn with calls, in the order they ended
+        self._has_no_calls = True  # the current turn has had none
 
-    # ── What is said ────────────────────────────────────────────────────────────────────────
+    # ── Messages and notices ────────────────────────────────────────────────────────────────
 
     def add_message(self, text: str, *, agent: str, guest: str | None = None) -> None:
-        """The user's own line."""
+        """Add a message of the user."""
         self._agent = agent
         self._add_static(
             partial(self._renderer.render_message, text, guest=guest or ""), is_spaced=True
@@ -68,32 +70,32 @@ class ChatTranscript:
         self._add_static(partial(self._renderer.render_notice, text, kind))
 
     def add_markdown(self, markdown: str) -> None:
-        """What the program itself has to say at length: the answer to a command."""
-        text = AnswerItem(self._renderer)
-        text.feed(markdown)
-        text.finish()
-        self._items.append(text)
+        """Add the output of a command."""
+        item = AnswerItem(self._renderer)
+        item.feed(markdown)
+        item.finish()
+        self._items.append(item)
 
     def clear_question(self) -> None:
-        """The question got its reply from here; nothing is asked any more."""
+        """Remove the pending question, which was answered in this chat."""
         self.pending_ask = None
 
     def add_history(self, messages: Sequence[wire.ConversationMessage]) -> None:
-        """What was said before. Of a person what they typed, not what a skill made of it."""
+        """Add earlier messages. People's messages as they typed them, without skill texts."""
         results: dict[str, wire.ConversationMessage] = {}
-        shown: list[Callable[[], None]] = []
-        # From the end, so that a call has the next result of its id: ids are used again.
+        additions: list[Callable[[], None]] = []
+        # From the end, so that a call gets the next result with its id: ids are reused.
         for message in reversed(messages):
             if message.role == "tool":
                 results[message.call_id] = message
             elif message.role == "assistant":
-                found = [results.pop(call.id, None) for call in message.tool_calls]
-                shown.append(partial(self._add_assistant_message, message, found))
+                call_results = [results.pop(call.id, None) for call in message.tool_calls]
+                additions.append(partial(self._add_assistant_message, message, call_results))
             elif message.role == "user":
-                said = partial(self._renderer.render_message, message.said or message.content)
-                shown.append(partial(self._add_static, said, is_spaced=True))
-        for show in reversed(shown):
-            show()
+                render = partial(self._renderer.render_message, message.said or message.content)
+                additions.append(partial(self._add_static, render, is_spaced=True))
+        for add in reversed(additions):
+            add()
 
     def _add_assistant_message(
         self,
@@ -103,21 +105,21 @@ class ChatTranscript:
         self._last_thought = message.reasoning or self._last_thought
         if message.content:
             head = self._renderer.render_name(message.agent) if message.agent else ""
-            text = AnswerItem(self._renderer, head)
-            text.feed(message.content)
-            text.finish()
-            self._items.append(text)
+            item = AnswerItem(self._renderer, head)
+            item.feed(message.content)
+            item.finish()
+            self._items.append(item)
         for info, result in zip(message.tool_calls, results, strict=True):
             call = ChatToolCall(info.id, info.name, info.arguments)
-            # A daemon that does not say which run a message is of does not say what failed either.
+            # A daemon that does not report the run of a message does not report failures either.
             is_error = result.is_error if result is not None and result.run_id else None
             call.finish(result.content if result is not None else "", None, is_error)
             self._add_static(partial(self._renderer.render_ended_call, call))
 
-    # ── What happens ────────────────────────────────────────────────────────────────────────
+    # ── Events ──────────────────────────────────────────────────────────────────────────────
 
     def handle_event(self, event: wire.StreamEvent, now: float) -> None:
-        """The next of a turn's stream; `now` is in seconds, from any clock that only goes on."""
+        """Handle the next event of a turn's stream; `now` is in seconds of a monotonic clock."""
         kind = event.WhichOneof("event")
         match kind:
             case "start":
@@ -153,7 +155,7 @@ class ChatTranscript:
         self._quiet_since = now
 
     def handle_feed_event(self, event: wire.AgentEventMsg, now: float) -> None:
-        """The next of the feed of everything; what is not about our runs changes nothing."""
+        """Handle the next event of the feed; events of unrelated runs change nothing visible."""
         if event.run_id in self._own_runs:
             if event.kind == wire.TOOL_PROGRESS and (
                 call := self._find_running_call(event.call_id)
@@ -165,7 +167,7 @@ class ChatTranscript:
             self._add_finished_task(run)
 
     def find_task(self, run_id: str) -> str:
-        """What one of the runs was set off to do, as far as it is known."""
+        """Return the task of a delegated run; empty if not known."""
         run = self._runs.get_run(run_id)
         if run is None:
             return ""
@@ -174,7 +176,7 @@ class ChatTranscript:
         return call.tasks[run.task_number][1] if call and run.task_number < len(call.tasks) else ""
 
     def interrupt_turn(self, now: float) -> None:
-        """The stream broke off, and no more of it will come."""
+        """Close everything open: the stream broke off."""
         self._close_segment(now)
         self._close_step("cut off")
         self.is_running, self.pending_ask = False, None
@@ -188,43 +190,43 @@ class ChatTranscript:
             del self._own_runs[next(iter(self._own_runs))]
 
     def _open_text(self, agent: str, now: float) -> AnswerItem:
-        part = self._find_open_segment()
-        if isinstance(part, AnswerItem):
-            return part
+        item = self._find_open_segment()
+        if isinstance(item, AnswerItem):
+            return item
         self._close_segment(now)
         is_guest = agent and self._agent and agent != self._agent
-        part = AnswerItem(self._renderer, self._renderer.render_name(agent) if is_guest else "")
-        self._items.append(part)
-        return part
+        item = AnswerItem(self._renderer, self._renderer.render_name(agent) if is_guest else "")
+        self._items.append(item)
+        return item
 
     def _open_thinking(self, now: float) -> ThinkingItem:
-        part = self._find_open_segment()
-        if isinstance(part, ThinkingItem):
-            return part
+        item = self._find_open_segment()
+        if isinstance(item, ThinkingItem):
+            return item
         self._close_segment(now)
-        part = ThinkingItem(self._renderer, now)
-        self._items.append(part)
-        return part
+        item = ThinkingItem(self._renderer, now)
+        self._items.append(item)
+        return item
 
     def _find_open_segment(self) -> AnswerItem | ThinkingItem | None:
-        """The one that is open."""
-        for part in reversed(self._items):
-            if isinstance(part, AnswerItem | ThinkingItem) and not part.is_done:
-                return part
+        """Find the open text or thought."""
+        for item in reversed(self._items):
+            if isinstance(item, AnswerItem | ThinkingItem) and not item.is_done:
+                return item
         return None
 
     def _close_segment(self, now: float) -> None:
-        part = self._find_open_segment()
-        if isinstance(part, ThinkingItem):
-            part.finish(now)
-            self._last_thought = part.text or self._last_thought
-        elif part is not None:
-            part.finish()
+        item = self._find_open_segment()
+        if isinstance(item, ThinkingItem):
+            item.finish(now)
+            self._last_thought = item.text or self._last_thought
+        elif item is not None:
+            item.finish()
 
     def _find_open_step(self) -> ToolStepItem | None:
-        for part in reversed(self._items):
-            if isinstance(part, ToolStepItem) and not part.is_done:
-                return part
+        for item in reversed(self._items):
+            if isinstance(item, ToolStepItem) and not item.is_done:
+                return item
         return None
 
     def _close_step(self, sentence: str) -> None:
@@ -232,8 +234,8 @@ class ChatTranscript:
         if step is not None:
             self._store_calls(step.finish(sentence))
 
-    def _start_calls(self, started: wire.ToolStartEvent, now: float) -> None:
-        if not started.early:
+    def _start_calls(self, event: wire.ToolStartEvent, now: float) -> None:
+        if not event.early:
             self._close_segment(now)
         step = self._find_open_step()
         if step is None:
@@ -241,8 +243,8 @@ class ChatTranscript:
             self._items.append(step)
         step.start_calls(
             [
-                ChatToolCall(call.id, call.name, call.arguments, now, is_early=started.early)
-                for call in started.calls
+                ChatToolCall(call.id, call.name, call.arguments, now, is_early=event.early)
+                for call in event.calls
             ]
         )
 
@@ -278,7 +280,7 @@ class ChatTranscript:
 
     @property
     def _run_id(self) -> str:
-        """Of the turn that came last."""
+        """The run of the latest turn."""
         return next(reversed(self._own_runs), "")
 
     def _find_running_call(self, call_id: str) -> ChatToolCall | None:
@@ -286,7 +288,7 @@ class ChatTranscript:
         return step.get_call(call_id) if step is not None else None
 
     def _store_calls(self, calls: Sequence[ChatToolCall]) -> None:
-        """To be shown in full; the oldest give way."""
+        """Store calls to be shown in full; the oldest are dropped when there are too many."""
         if self._has_no_calls and calls:
             self._stored_calls, self._has_no_calls = [], False
         self._stored_calls += calls
@@ -295,42 +297,42 @@ class ChatTranscript:
             size -= len(self._stored_calls.pop(0).output)
 
     def _add_finished_task(self, run: RunNode) -> None:
-        """Of a task in the background it is said when it is done."""
+        """Show that a background task is done."""
         _, call = self._background_calls.get(run.call_id, ("", None))
         if call is not None:
             task = call.tasks[run.task_number][1] if run.task_number < len(call.tasks) else ""
             self._add_static(lambda width: [self._runs.render_run(run, task, width, 0.0)])
 
-    # ── What is shown ───────────────────────────────────────────────────────────────────────
+    # ── Output ──────────────────────────────────────────────────────────────────────────────
 
     def take_text(self, width: int) -> str:
-        """What was finished since it was last taken: nothing, or whole lines."""
+        """Take what was finished since the last call: whole lines, or an empty text."""
         lines: list[str] = []
-        for part in list(self._items):
-            lines += self._add_spacing(part, part.take_lines(width))
-            if part.is_done:
-                self._items.remove(part)
-            elif not part.can_be_overtaken:
+        for item in list(self._items):
+            lines += self._add_spacing(item, item.take_lines(width))
+            if item.is_done:
+                self._items.remove(item)
+            elif not item.can_be_overtaken:
                 break
         return "".join(f"{line}\n" for line in lines)
 
     def live_lines(self, width: int, height: int, now: float) -> list[str]:
-        """What can still change, at most so many lines. Take what is finished first."""
-        shown = self._last_item
+        """Render what can still change, at most `height` lines. Take finished text first."""
+        last_item = self._last_item
         lines: list[str] = []
-        for part in self._items:
-            lines += self._add_spacing(part, part.live_lines(width, height, now))
+        for item in self._items:
+            lines += self._add_spacing(item, item.live_lines(width, height, now))
         lines += self._render_background_tasks(width, now)
         if self.is_running and not self._items and now - self._quiet_since >= WAITING_SECONDS:
-            waited = (
+            text = (
                 f"{self.theme.get_spinner(now)} waiting  {format_duration(now - self._quiet_since)}"
             )
-            lines.append(render_ansi(truncate_spans([(waited, self.theme.styles.dim)], width)))
-        self._last_item = shown
+            lines.append(render_ansi(truncate_spans([(text, self.theme.styles.dim)], width)))
+        self._last_item = last_item
         return lines[-height:] if height > 0 else []
 
     def render_full(self, what: Literal["thinking", "output"], width: int) -> str:
-        """The last thought, or all outputs of the last turn that had some."""
+        """Render the last thought, or all outputs of the last turn with tool calls."""
         lines: list[str] = []
         if what == "thinking":
             lines = self._renderer.render_full_thought(self._last_thought, width)
@@ -342,24 +344,26 @@ class ChatTranscript:
     def _add_static(self, lines: Callable[[int], list[str]], *, is_spaced: bool = False) -> None:
         self._items.append(StaticItem(lines, is_spaced=is_spaced))
 
-    def _add_spacing(self, part: TranscriptItem, lines: list[str]) -> list[str]:
-        """With a blank line before them, where they begin something."""
+    def _add_spacing(self, item: TranscriptItem, lines: list[str]) -> list[str]:
+        """Add a blank line before the lines if they begin a spaced item."""
         if not lines:
             return lines
-        before, self._last_item = self._last_item, part
-        if before is None or before is part or not lines[0]:
+        previous, self._last_item = self._last_item, item
+        if previous is None or previous is item or not lines[0]:
             return lines
-        return ["", *lines] if before.is_spaced or part.is_spaced else lines
+        return ["", *lines] if previous.is_spaced or item.is_spaced else lines
 
     def _render_background_tasks(self, width: int, now: float) -> list[str]:
         lines: list[str] = []
         for run_id, call in self._background_calls.values():
-            going = [r for r in self._runs.list_runs_of_call(run_id, call.id) if r.seconds is None]
-            if going and not lines:
+            running = [
+                r for r in self._runs.list_runs_of_call(run_id, call.id) if r.seconds is None
+            ]
+            if running and not lines:
                 lines.append(
                     render_ansi(
                         truncate_spans([("in the background", self.theme.styles.dim)], width)
                     )
                 )
-            lines += self._runs.render_tree(going, call.tasks, width, now)
+            lines += self._runs.render_tree(running, call.tasks, width, now)
         return lines

@@ -1,6 +1,4 @@
-"""Parts: what a transcript is made of, one after the other. Each gives out the lines that are
-finished, once, and shows those that can still change.
-"""
+"""The items of a transcript. Each gives out its finished lines once and renders the others live."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -20,7 +18,7 @@ class TranscriptItem(Protocol):
 
     @property
     def can_be_overtaken(self) -> bool:
-        """Whether what comes after it may be shown for good before it is done."""
+        """Whether later items may be printed before this one is done."""
 
     def take_lines(self, width: int) -> list[str]: ...
 
@@ -28,7 +26,7 @@ class TranscriptItem(Protocol):
 
 
 class StaticItem:
-    """What is finished when it comes."""
+    """An item that is finished from the beginning."""
 
     is_done = True
     can_be_overtaken = True
@@ -49,8 +47,8 @@ class AnswerItem:
 
     is_spaced = True
 
-    def __init__(self, blocks: BlockRenderer, head: str = "") -> None:
-        self._stream = MarkdownStream(blocks.theme)
+    def __init__(self, renderer: BlockRenderer, head: str = "") -> None:
+        self._stream = MarkdownStream(renderer.theme)
         self._head = head
         self.is_done = False
 
@@ -81,8 +79,8 @@ class ThinkingItem:
     is_spaced = False
     can_be_overtaken = True
 
-    def __init__(self, blocks: BlockRenderer, now: float) -> None:
-        self._renderer = blocks
+    def __init__(self, renderer: BlockRenderer, now: float) -> None:
+        self._renderer = renderer
         self._started = now
         self._pieces: list[str] = []
         self._length = 0
@@ -94,7 +92,7 @@ class ThinkingItem:
         return "".join(self._pieces)
 
     def feed(self, text: str) -> None:
-        """What is beyond all reading is not kept."""
+        """Add text. Beyond MAX_THOUGHT it is dropped."""
         if self._length < MAX_THOUGHT:
             self._pieces.append(text)
             self._length += len(text)
@@ -118,13 +116,13 @@ class ThinkingItem:
 
 
 class ToolStepItem:
-    """The calls of one step. Each is finished when it has ended, whatever the others do."""
+    """The calls of one step. Each is printed when it has ended, whether or not others run."""
 
     is_spaced = False
     can_be_overtaken = True
 
-    def __init__(self, blocks: BlockRenderer, runs: DelegationTree, run_id: str) -> None:
-        self._renderer = blocks
+    def __init__(self, renderer: BlockRenderer, runs: DelegationTree, run_id: str) -> None:
+        self._renderer = renderer
         self._runs = runs
         self._run_id = run_id
         self._calls: dict[str, ChatToolCall] = {}
@@ -133,20 +131,20 @@ class ToolStepItem:
 
     @property
     def running_calls(self) -> Sequence[ChatToolCall]:
-        """That still run."""
+        """The calls that still run."""
         return list(self._calls.values())
 
     def start_calls(self, calls: Sequence[ChatToolCall]) -> None:
-        """In the place of those that were only announced."""
-        began = {call.name: call.started for call in self._calls.values() if call.is_early}
+        """Add calls. They replace those that were only announced."""
+        start_times = {call.name: call.started for call in self._calls.values() if call.is_early}
         self._calls = {key: call for key, call in self._calls.items() if not call.is_early}
         for number, call in enumerate(calls):
             if call.is_early:
-                call.started = began.get(call.name, call.started)
+                call.started = start_times.get(call.name, call.started)
             self._calls[call.id or f"{number}"] = call
 
     def end_call(self, call_id: str) -> ChatToolCall | None:
-        """A call of this step, which has got its result."""
+        """Mark a call of this step as ended and return it."""
         call = self._calls.pop(call_id, None)
         if call is not None:
             self._ended.append(call)
@@ -156,14 +154,17 @@ class ToolStepItem:
         return self._calls.get(call_id)
 
     def finish(self, sentence: str) -> list[ChatToolCall]:
-        """Those without a result are over for the reason given; announced ones never began."""
-        left = [call for call in self._calls.values() if not call.is_early]
-        for call in left:
+        """End the step and return the calls without a result, which get `sentence` as output.
+
+        Announced calls never began and are dropped.
+        """
+        unfinished = [call for call in self._calls.values() if not call.is_early]
+        for call in unfinished:
             call.finish(sentence, None, True)
             self._ended.append(call)
         self._calls.clear()
         self.is_done = True
-        return left
+        return unfinished
 
     def take_lines(self, width: int) -> list[str]:
         lines: list[str] = []
@@ -188,10 +189,10 @@ class ToolStepItem:
             lines += self._runs.render_tree(children, call.tasks, width, now) if children else []
             left = len(calls) - number - 1
             if len(lines) >= height - 1 and (left or len(lines) > height):
-                look = self._renderer.theme
-                more = f"{look.glyphs.more} {left} more running" if left else look.glyphs.more
+                theme = self._renderer.theme
+                more = f"{theme.glyphs.more} {left} more running" if left else theme.glyphs.more
                 return [
                     *lines[: height - 1],
-                    render_ansi(truncate_spans([(more, look.styles.dim)], width)),
+                    render_ansi(truncate_spans([(more, theme.styles.dim)], width)),
                 ]
         return lines

@@ -1,4 +1,4 @@
-"""Turn: one message on its way, from the moment it is sent until it is known what came of it."""
+"""One turn of the chat, from sending the message until its outcome is known."""
 
 import asyncio
 import os
@@ -14,13 +14,12 @@ from .conversation_reader import ConversationReader
 from .feed_follower import MAX_BATCH_SECONDS
 
 NOT_FOUND = 404
-TurnEventHandler = Callable[
-    ["StreamedTurn", str, wire.StreamEvent], None
-]  # with the name of the event
+# The string is the name of the event.
+TurnEventHandler = Callable[["StreamedTurn", str, wire.StreamEvent], None]
 
 
 class TurnResult(NamedTuple):
-    """What became of something said. `unsent` is what the agent never heard: for the input."""
+    """The outcome of a turn. `unsent_text` never reached the agent and goes back to the input."""
 
     end: wire.StreamEnd | None
     unsent_text: str = ""
@@ -31,16 +30,18 @@ class StreamedTurn:
     text: str
     guest: str = ""
     tool_choice: str = ""
-    mode: str = ""  # of this turn alone; empty for the conversation's
+    mode: str = ""  # for this turn only; empty: the conversation's mode
     run_id: str = ""
     has_begun: bool = False  # it no longer waits for an earlier turn
     is_given_up: bool = False
-    unsent_steers: list[str] = field(default_factory=list)  # that found no daemon
+    unsent_steers: list[str] = field(default_factory=list)  # steers that found no daemon
     key: str = field(default_factory=lambda: os.urandom(16).hex())
 
     async def is_stored(self, client: Client, conversation: ConversationReader) -> bool:
-        """Whether the daemon has a turn that failed. True where it does not say. Raises what
-        requests do."""
+        """Whether the daemon has stored a turn that failed. True if it does not say.
+
+        Raises what requests raise.
+        """
         events = client.attach(conversation.agent, sender=conversation.sender, key=self.key)
         try:
             async with aclosing(events):
@@ -50,13 +51,14 @@ class StreamedTurn:
         return True
 
     async def stream(
-        self, client: Client, conversation: ConversationReader, hear: TurnEventHandler
+        self, client: Client, conversation: ConversationReader, on_event: TurnEventHandler
     ) -> wire.StreamEnd:
-        """Follows the turn to its end, from one daemon to the next where one goes away.
+        """Send the message and follow the turn to its end, also across daemon restarts.
 
-        Raises ServerError; CannotConnectError when it was not sent; ConnectionClosedError when the
-        daemon knows no keys, or the message seems to take daemons down. Cancelled, or when the
-        hearer raises, the daemon cancels the turn."""
+        Raises ServerError; CannotConnectError when the message was not sent; ConnectionClosedError
+        when the daemon knows no keys, or the message seems to crash daemons. Cancelled, or when
+        `on_event` raises, the daemon cancels the turn.
+        """
         request = wire.StreamMsg(
             agent=conversation.agent,
             content=self.text,
@@ -73,7 +75,7 @@ class StreamedTurn:
             async for event in events:
                 name = event.WhichOneof("event") or ""
                 self._track_event(name, event)
-                hear(self, name, event)
+                on_event(self, name, event)
                 if name == "end":
                     return event.end
                 if loop.time() - since > MAX_BATCH_SECONDS:
@@ -86,26 +88,29 @@ class StreamedTurn:
             case "start":
                 self.run_id = event.start.run_id
             case "ask_user":
-                pass  # that of the turn before this one, perhaps
+                pass  # it may come from the turn before this one
             case _:
                 self.has_begun = True
 
     def get_unsent_text(self) -> str:
-        """What may never have been kept. A turn that has begun was, before it began."""
-        return self.join_unsent_text(is_kept=self.has_begun)
+        """Return text that may not be stored. The message is stored once the turn has begun."""
+        return self.join_unsent_text(is_stored=self.has_begun)
 
-    def join_unsent_text(self, *, is_kept: bool) -> str:
-        """For the input: the message unless it is kept, and what found no daemon."""
-        return "\n\n".join([*([] if is_kept else [self.text]), *self.unsent_steers])
+    def join_unsent_text(self, *, is_stored: bool) -> str:
+        """Join the message, unless it is stored, and the steers that found no daemon."""
+        return "\n\n".join([*([] if is_stored else [self.text]), *self.unsent_steers])
 
     def make_missing_end(self, agent: str) -> wire.StreamEnd:
-        """For a turn whose own never came. Why is told beside it, unless a person stopped it."""
+        """Make an end for a turn that got none.
+
+        It carries no reason: a notice gives it, unless a person stopped the turn.
+        """
         reason = wire.STOP_REASON_CANCELLED if self.is_given_up else wire.STOP_REASON_UNKNOWN
         return wire.StreamEnd(agent=self.guest or agent, stop_reason=reason)
 
 
 def get_working_directory() -> str | None:
-    """Where tools work; None when it was removed meanwhile."""
+    """Return the directory tools work in; None if it was removed."""
     with suppress(OSError):
         return os.getcwd()  # noqa: PTH109 - a name for the daemon, not a path of ours
     return None

@@ -1,5 +1,7 @@
-"""An agent's file in the daemon's home, as far as the wire does not tell what is in it: the prompt,
-and secrets. Only read here; the daemon writes it.
+"""Read an agent's TOML file in the daemon's home.
+
+Commands need it for what the wire leaves out: the prompt and unmasked secrets. Only the daemon
+writes the file.
 """
 
 import tomllib
@@ -10,14 +12,13 @@ from .errors import CommandError
 
 
 def get_agent_path(home: Path | None, name: str) -> Path:
-    """Of an agent the daemon knows: what is no name must not become a path."""
+    """Only for names the daemon knows as agents: other text must not become a path."""
     from crabtalk.transport import default_home
 
     return (home if home is not None else default_home()) / "agents" / f"{name}.toml"
 
 
 def read_agent_file(home: Path | None, name: str) -> dict[str, Any]:
-    """All of it."""
     path = get_agent_path(home, name)
     try:
         return tomllib.loads(path.read_bytes().decode())
@@ -30,7 +31,7 @@ def read_agent_file(home: Path | None, name: str) -> dict[str, Any]:
 
 
 def read_prompt(home: Path | None, name: str) -> str | None:
-    """None where it cannot be read; the daemon has one all the same."""
+    """Return the agent's prompt, or None if the file cannot be read (the daemon has one anyway)."""
     try:
         prompt = read_agent_file(home, name).get("prompt")
     except (CommandError, OSError):

@@ -1,4 +1,4 @@
-"""crabtalk agents explain: what a sender may do with an agent, and why, as the daemon judges it."""
+"""crabtalk agents explain: what a sender may do with an agent, and why, according to the daemon."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +61,7 @@ def agents_explain(
 
     with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         try:
-            found = client.explain_agent(name, sender=sender, mode=mode)
+            permissions = client.explain_agent(name, sender=sender, mode=mode)
         except ServerError as error:
             if error.code != 501:
                 raise
@@ -71,21 +71,21 @@ def agents_explain(
     if in_json:
         from .wire_json import message_to_dict
 
-        print_json(message_to_dict(found))
+        print_json(message_to_dict(permissions))
     else:
-        print_output(format_permissions(found))
+        print_output(format_permissions(permissions))
 
 
-def format_permissions(found: "wire.AgentPermissions") -> str:
-    """Who the sender is, a row a tool, and what holds for all tools."""
-    reason = f": {to_one_line(found.origin_reason)}" if found.origin_reason else ""
-    head = f"{to_one_line(found.sender)} is {describe_origin(found.origin)}{reason}"
-    parts = [head, f"mode: {to_one_line(found.mode)}"]
-    if found.tools:
-        parts.append(format_tools(found.tools))
-    if found.notes:
+def format_permissions(permissions: "wire.AgentPermissions") -> str:
+    """Render who the sender is, one row per tool, and notes about all tools."""
+    reason = f": {to_one_line(permissions.origin_reason)}" if permissions.origin_reason else ""
+    head = f"{to_one_line(permissions.sender)} is {describe_origin(permissions.origin)}{reason}"
+    parts = [head, f"mode: {to_one_line(permissions.mode)}"]
+    if permissions.tools:
+        parts.append(format_tools(permissions.tools))
+    if permissions.notes:
         parts.append(
-            "\n".join(f"- {escape_controls(' '.join(note.split()))}" for note in found.notes)
+            "\n".join(f"- {escape_controls(' '.join(note.split()))}" for note in permissions.notes)
         )
     return "\n\n".join(parts)
 
@@ -94,8 +94,12 @@ def format_tools(tools: "Sequence[wire.ToolPermission]") -> str:
     import textwrap
 
     rows = [
-        (to_one_line(each.tool), to_one_line(each.verdict), to_one_line(each.reason))
-        for each in tools
+        (
+            to_one_line(tool_permission.tool),
+            to_one_line(tool_permission.verdict),
+            to_one_line(tool_permission.reason),
+        )
+        for tool_permission in tools
     ]
     widths = [max(measure_width(row[column]) for row in rows) for column in (0, 1)]
     room = max(get_line_width() - sum(widths) - 4, 20)
@@ -111,7 +115,7 @@ def format_tools(tools: "Sequence[wire.ToolPermission]") -> str:
 
 
 def colour_verdict(line: str, verdict: str) -> str:
-    """The second column; the first has no spaces in it."""
+    """Colour the verdict in the second column; the first column has no spaces in it."""
     if verdict not in COLOURS:
         return line
     tool, _, rest = line.partition(" ")
@@ -119,5 +123,5 @@ def colour_verdict(line: str, verdict: str) -> str:
 
 
 def describe_origin(origin: str) -> str:
-    named = {"owner": "an owner", "stranger": "a stranger", "trusted": "trusted"}
-    return named.get(origin, to_one_line(origin))
+    descriptions = {"owner": "an owner", "stranger": "a stranger", "trusted": "trusted"}
+    return descriptions.get(origin, to_one_line(origin))

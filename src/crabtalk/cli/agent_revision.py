@@ -1,4 +1,7 @@
-"""A revision of an agent: what it was when somebody began to change it, and what it becomes."""
+"""One edit of an agent: its state before the edit, and how the edit is applied.
+
+An edit is refused if the agent was changed meanwhile.
+"""
 
 import json
 from pathlib import Path
@@ -28,8 +31,11 @@ class AgentRevision:
         return render_agent(json.loads(self.info.config), self._prompt)
 
     def apply(self, text: str) -> None:
-        """Raises ObjectionError for a page that cannot be taken, CommandError when the agent is no
-        longer what it was; then nothing has changed. `info` is the agent afterwards."""
+        """Update the agent from the edited page; `info` is the agent afterwards.
+
+        Raises InvalidEditError for a page the daemon cannot accept, and CommandError when the
+        agent was changed meanwhile. In both cases nothing has changed.
+        """
         from crabtalk.client import ServerError
 
         try:
@@ -44,8 +50,8 @@ class AgentRevision:
             raise InvalidEditError("the prompt is empty; leave it out to keep the one there is")
         with connect_daemon(self._home) as client:
             with explain_not_found(LIST_HINT):
-                now = client.get_agent(self._name)
-            if (now.config, read_prompt(self._home, self._name)) != (
+                current = client.get_agent(self._name)
+            if (current.config, read_prompt(self._home, self._name)) != (
                 self.info.config,
                 self._prompt,
             ):

@@ -1,5 +1,6 @@
-"""An agent's page: its settings and prompt as TOML, the way its file has them, for people to read
-and edit. No daemon and no files here, only text.
+"""An agent's settings and prompt as TOML, in the layout of its file, for people to read and edit.
+
+Works on text only; no daemon and no files.
 """
 
 import json
@@ -11,21 +12,21 @@ from typing import Any
 from .errors import CommandError
 
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# What TOML wants escaped; JSON's own escapes are TOML's for everything else.
+# TOML wants this character escaped; for all others JSON's escapes are valid TOML.
 DELETE = "\x7f"
 MULTILINE_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 CLOSING_QUOTE = re.compile(r'"(?="")|"\Z')
 
 
 def render_agent(settings: Mapping[str, Any], prompt: str | None) -> str:
-    """TOML of what JSON has. Without a prompt none is written."""
+    """Render JSON settings as TOML. Without a prompt no `prompt` key is written."""
     tables = {
         key: value
         for key, value in settings.items()
         if isinstance(value, Mapping) and key != "hooks"
     }
-    apart = {"hooks", "mcps", *tables}
-    plain = {key: value for key, value in settings.items() if key not in apart}
+    separate = {"hooks", "mcps", *tables}
+    plain = {key: value for key, value in settings.items() if key not in separate}
     lines = []
     for key, value in plain.items():
         lines += render_pair(key, value)
@@ -43,7 +44,7 @@ def render_agent(settings: Mapping[str, Any], prompt: str | None) -> str:
 
 
 def parse_agent(text: str) -> tuple[dict[str, Any], str | None]:
-    """Settings and prompt of a page, in TOML or in JSON; the prompt is None if it has none."""
+    """Parse settings and prompt from TOML or JSON; the prompt is None if there is none."""
     document = parse_json(text) if text.lstrip().startswith("{") else parse_toml(text)
     prompt = document.pop("prompt", None)
     if prompt is not None and not isinstance(prompt, str):
@@ -53,7 +54,7 @@ def parse_agent(text: str) -> tuple[dict[str, Any], str | None]:
 
 
 def require_json_values(settings: Mapping[str, Any]) -> None:
-    """What JSON cannot say, no agent can have."""
+    """Raise CommandError for values JSON does not have: agents cannot have them either."""
     try:
         json.dumps(settings)
     except TypeError:
@@ -87,7 +88,7 @@ def render_pairs(table: Mapping[str, Any]) -> list[str]:
 
 
 def render_pair(key: str, value: Any) -> list[str]:
-    """Nothing for what JSON calls null: TOML leaves it out."""
+    """Return no line for a JSON null: TOML has no null."""
     return [] if value is None else [f"{render_key(key)} = {render_value(value)}"]
 
 
@@ -103,7 +104,7 @@ def render_value(value: Any) -> str:
             return f"[{', '.join(map(render_value, value))}]"
         case Mapping():
             inside = ", ".join(
-                line for key, each in value.items() for line in render_pair(key, each)
+                line for key, item in value.items() for line in render_pair(key, item)
             )
             return f"{{ {inside} }}" if inside else "{}"
         case _:
@@ -115,9 +116,9 @@ def quote_string(text: str) -> str:
 
 
 def render_prompt(text: str) -> str:
-    """Over several lines if it has them."""
+    """Use a multi-line string if the prompt has several lines."""
     if "\n" not in text:
         return quote_string(text)
     text = text.replace("\\", "\\\\")
-    text = MULTILINE_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = MULTILINE_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return '"""\n' + CLOSING_QUOTE.sub(r'\\"', text) + '"""'

@@ -1,4 +1,7 @@
-"""crabtalk agents: who there is, and what they are. Each is a file; the daemon writes it."""
+"""crabtalk agents: list, create, edit, fork and remove agents.
+
+Each agent is a file that the daemon writes.
+"""
 
 import json
 import sys
@@ -77,11 +80,11 @@ def agents_list(home: Path | None, in_json: bool) -> None:
       crabtalk agents list --json
     """
     with connect_daemon(home) as client:
-        found = client.list_agents().agents
+        agents = client.list_agents().agents
     if in_json:
-        print_json({"agents": [agent_to_json(each) for each in found]})
-    elif found:
-        print_output(format_agent_list(found))
+        print_json({"agents": [agent_to_json(agent) for agent in agents]})
+    elif agents:
+        print_output(format_agent_list(agents))
     else:
         print_to_stderr("there are no agents; `crabtalk agents create` makes one")
 
@@ -146,23 +149,24 @@ def agents_create(
         raise click.UsageError("say either --prompt or --prompt-file")
     if prompt_file is not None and config is not None and prompt_file.name == config.name:
         raise click.UsageError("--prompt-file and --config cannot both be the same file")
-    settings, own = parse_agent(read_text(config)) if config is not None else ({}, None)
+    settings, config_prompt = parse_agent(read_text(config)) if config is not None else ({}, None)
     if prompt_file is not None:
         prompt = read_text(prompt_file)
-    told = own if prompt is None else prompt
-    if told is None:
+    if prompt is None:
+        prompt = config_prompt
+    if prompt is None:
         raise click.UsageError(
             "say what it is told: --prompt, --prompt-file, or prompt in --config"
         )
-    given = {"model": model, "description": description}
-    settings |= {key: value for key, value in given.items() if value is not None}
+    options = {"model": model, "description": description}
+    settings |= {key: value for key, value in options.items() if value is not None}
     with connect_daemon(home) as client:
-        made = client.create_agent(name, told, settings)
-    if ignored := settings.keys() - json.loads(made.config):
+        info = client.create_agent(name, prompt, settings)
+    if ignored := settings.keys() - json.loads(info.config):
         print_to_stderr(
             f"no agent has {', '.join(sorted(map(to_one_line, ignored)))}, which was left out"
         )
-    print_agent(made, f"created {to_one_line(name)}", in_json)
+    print_agent(info, f"created {to_one_line(name)}", in_json)
 
 
 @agents.command("edit")
@@ -191,9 +195,9 @@ def agents_edit(name: str, config: Any, home: Path | None, in_json: bool) -> Non
         except InvalidEditError as error:
             raise CommandError(str(error)) from None
     else:
-        again = format_command("agents edit", name, "", home)
+        retry_command = format_command("agents edit", name, "", home)
         if not edit_text(
-            EDIT_HEADER.format(name=name) + revision.toml, name, revision.apply, again
+            EDIT_HEADER.format(name=name) + revision.toml, name, revision.apply, retry_command
         ):
             print_agent(revision.info, "nothing was changed", in_json)
             return
@@ -240,8 +244,8 @@ def agents_rename(old: str, new: str, home: Path | None, in_json: bool) -> None:
       crabtalk agents rename twin scout
     """
     with connect_daemon(home) as client, explain_not_found(LIST_HINT):
-        made = client.rename_agent(old, new)
-    print_agent(made, f"{to_one_line(old)} is {to_one_line(new)} now", in_json)
+        info = client.rename_agent(old, new)
+    print_agent(info, f"{to_one_line(old)} is {to_one_line(new)} now", in_json)
 
 
 @agents.command("fork")
@@ -252,7 +256,7 @@ def agents_rename(old: str, new: str, home: Path | None, in_json: bool) -> None:
 def agents_fork(name: str, new: str, home: Path | None, in_json: bool) -> None:
     """Make NEW with the settings, prompt and MCP servers of NAME, secrets included.
 
-    It remembers nothing yet, and has spoken with nobody.
+    It has no memory and no conversations yet.
 
     \b
     Example:
@@ -261,12 +265,12 @@ def agents_fork(name: str, new: str, home: Path | None, in_json: bool) -> None:
     with connect_daemon(home) as client:
         with explain_not_found(LIST_HINT):
             info = client.get_agent(name)
-        # The wire masks secrets; the file, which is ours to read, has them.
+        # The wire masks secrets; the agent's file has them, and this user may read it.
         file = read_agent_file(home, name)
         settings = {key: file[key] for key in json.loads(info.config) if key in file}
         require_json_values(settings)
-        made = client.create_agent(new, str(file.get("prompt", "")), settings)
-    print_agent(made, f"{to_one_line(new)} is what {to_one_line(name)} is", in_json)
+        fork = client.create_agent(new, str(file.get("prompt", "")), settings)
+    print_agent(fork, f"{to_one_line(new)} is what {to_one_line(name)} is", in_json)
 
 
 agents.add_command(agents_explain)
@@ -291,9 +295,11 @@ def agent_to_json(info: "wire.AgentInfo") -> dict[str, Any]:
     return {"name": info.name, **json.loads(info.config)}
 
 
-def format_agent_list(found: "Sequence[wire.AgentInfo]") -> str:
-    """Name, model and as much of the description as fits."""
-    rows = [(to_one_line(each.name), to_one_line(each.model) or "(active model)") for each in found]
+def format_agent_list(agents: "Sequence[wire.AgentInfo]") -> str:
+    """Render name, model and as much of the description as fits, one agent per row."""
+    rows = [
+        (to_one_line(agent.name), to_one_line(agent.model) or "(active model)") for agent in agents
+    ]
     used = (
         max(measure_width(name) for name, _ in rows)
         + max(measure_width(model) for _, model in rows)
@@ -301,5 +307,8 @@ def format_agent_list(found: "Sequence[wire.AgentInfo]") -> str:
     )
     room = max(20, get_line_width() - used)
     return format_table(
-        [(*row, to_one_line(each.description, room)) for row, each in zip(rows, found, strict=True)]
+        [
+            (*row, to_one_line(agent.description, room))
+            for row, agent in zip(rows, agents, strict=True)
+        ]
     )

@@ -1,7 +1,7 @@
 """The text of an approval: a tool call that waits for a yes, as a person must read it.
 
-Everything is literal text. Nothing is left out, nothing is Markdown, and characters that a terminal
-would obey or not show are spelled out. How it is wrapped and scrolled is up to whoever shows it.
+Everything is literal text. Nothing is left out, nothing is Markdown, and control and invisible
+characters are spelled out. The caller wraps and scrolls the lines.
 """
 
 import re
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
 TAB_WIDTH = 4  # columns
-# Before the lines of a call, where there are no styles to set them off, and before what is left of
-# a line that is wider than the screen.
+# Prefixes of the lines of a call, for output without styles: GUTTER for a new line, GUTTER_NEXT for
+# the continuation of a line that is wider than the screen.
 GUTTER, GUTTER_NEXT = "| ", ": "
 LABEL_WIDTH = 11  # columns of a label with the space after it
-INDENT = "    "  # before what is left of a title or a fact: labels begin at the left
+INDENT = "    "  # prefix of a wrapped title or fact, because labels begin at the left
 SUMMARY_LENGTH = 160  # characters of a call in a notice
 
 PRINTABLE_ASCII = re.compile(r"[ -~]*")
@@ -34,33 +34,33 @@ class ApprovalLine(NamedTuple):
 
 
 def spell_out(text: str) -> str:
-    """One line of text in which every character can be seen. Tabs are expanded."""
+    """Return one line with invisible and control characters escaped and tabs expanded."""
     if PRINTABLE_ASCII.fullmatch(text):
         return text
     pieces: list[str] = []
     column = 0
     for character in text:
         if character == "\t":
-            shown = "→".ljust(TAB_WIDTH - column % TAB_WIDTH)
+            visible = "→".ljust(TAB_WIDTH - column % TAB_WIDTH)
         elif is_invisible(character):
-            shown = ascii(character)[1:-1]
+            visible = ascii(character)[1:-1]
         else:
-            shown = character
-        pieces.append(shown)
-        column += len(shown)
+            visible = character
+        pieces.append(visible)
+        column += len(visible)
     return "".join(pieces)
 
 
 def split_literal_lines(text: str) -> list[str]:
-    """The lines of a text, each spelled out. Only a newline ends a line."""
+    """Split at newlines only, and spell out each line."""
     return [spell_out(line) for line in text.split("\n")]
 
 
 def build_approval_lines(question: "wire.AskQuestion", asker: str = "") -> list[ApprovalLine]:
-    """All there is to know before an answer; `asker` names a delegate and its task."""
+    """List everything a person must know to answer; `asker` names a delegate and its task."""
     approval = question.approval
-    who = asker or approval.agent or "the agent"
-    title = f"{who} asks to use {approval.tool or question.header}"
+    subject = asker or approval.agent or "the agent"
+    title = f"{subject} asks to use {approval.tool or question.header}"
     if approval.for_owner:
         title += f" for {approval.requested_by}, who is not an owner"
     lines = [ApprovalLine("title", spell_out(title))]
@@ -69,7 +69,7 @@ def build_approval_lines(question: "wire.AskQuestion", asker: str = "") -> list[
     facts += [("reason", approval.reason), ("Always", approval.always)]
     for label, value in facts:
         if value:
-            # A newline in a value is spelled out too: it could look like a fact of its own.
+            # Newlines in a value are escaped: the rest could pass for a fact of its own.
             lines.append(ApprovalLine("fact", label.ljust(LABEL_WIDTH) + spell_out(value)))
     call = approval.call or question.question
     lines += [ApprovalLine("call", line) for line in split_literal_lines(call)]
@@ -77,9 +77,9 @@ def build_approval_lines(question: "wire.AskQuestion", asker: str = "") -> list[
 
 
 def render_approval(question: "wire.AskQuestion", asker: str = "", width: int = 0) -> str:
-    """For terminals that show lines and nothing else, and for pipes, which have no width.
+    """Render an approval for plain terminals, and for pipes, which have no width (0).
 
-    Lines are wrapped here, and what is left of one is set off: a terminal would begin it at the
+    Lines are wrapped here and continuation lines get a prefix: a terminal would begin them at the
     left, where text of the call could pass for a reason or an option.
     """
     rows: list[str] = []
@@ -92,21 +92,21 @@ def render_approval(question: "wire.AskQuestion", asker: str = "", width: int = 
 
 
 def split_cells(text: str, width: int, measure: Callable[[str], int] = measure_width) -> list[str]:
-    """Pieces that fit, every character kept: spaces may be what hides something."""
+    """Split into pieces that fit and keep every character, also spaces: they may hide something."""
     if text.isascii():
         return [text[at : at + width] for at in range(0, len(text), width)] or [""]
-    pieces, start, taken = [], 0, 0
-    for place, character in enumerate(text):
+    pieces, start, used = [], 0, 0
+    for index, character in enumerate(text):
         size = measure(character)
-        if taken + size > width and place > start:
-            pieces.append(text[start:place])
-            start, taken = place, 0
-        taken += size
+        if used + size > width and index > start:
+            pieces.append(text[start:index])
+            start, used = index, 0
+        used += size
     return [*pieces, text[start:]]
 
 
 def list_approval_options(question: "wire.AskQuestion") -> list[tuple[str, str]]:
-    """Labels and what they mean. Words of one's own are no answer to an approval."""
+    """Return labels and their meanings. Approvals accept no free text."""
     if question.options:
         return [(option.label, option.description) for option in question.options]
     options = [(ALLOW, "this call, once"), (DENY, "the call does not run")]
@@ -116,7 +116,7 @@ def list_approval_options(question: "wire.AskQuestion") -> list[tuple[str, str]]
 
 
 def match_option(typed: str, labels: list[str]) -> str | None:
-    """The label that was meant: by its number or its name. None for anything else."""
+    """Return the label the person typed, by its number or its name; None for anything else."""
     if typed.isascii() and typed.isdecimal() and len(typed) < 5:  # int() refuses very long ones
         return labels[int(typed) - 1] if 1 <= int(typed) <= len(labels) else None
     return next((label for label in labels if label.casefold() == typed.casefold()), None)
@@ -132,7 +132,7 @@ def needs_owner(ask: "wire.AskUserEvent") -> bool:
 
 
 def summarize_ask(ask: "wire.AskUserEvent") -> str:
-    """An ask of a stranger's run in one line, for a notice. What is cut ends in `…`."""
+    """Describe an ask of a stranger's run in one line, for a notice. Cut text ends in `…`."""
     question = ask.questions[0]
     approval = question.approval
     call = to_one_line(" ".join(split_literal_lines(approval.call)), SUMMARY_LENGTH)
@@ -144,7 +144,7 @@ def summarize_ask(ask: "wire.AskUserEvent") -> str:
 
 
 def combine_answers(pairs: "list[tuple[str, str]]") -> dict[str, str]:
-    """From the text of each question to its answer.
+    """Map the text of each question to its answer.
 
     Two questions with the same text share one entry. If one of them was denied, both are.
     """

@@ -1,4 +1,4 @@
-"""crabtalk approvals: tool calls that wait for a yes, in any conversation, and the answer."""
+"""crabtalk approvals: list and answer tool calls that wait for a yes, in any conversation."""
 
 import asyncio
 import sys
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from crabtalk.client import Client
     from crabtalk.protocol import wire
 
-# The daemon tells of waiting asks at once, with no mark after the last one: so many seconds without
-# another mean that there is none. Asks of other daemons of a fleet come a moment later.
+# A subscription begins with all waiting asks, with no marker after the last one: after this many
+# seconds without another there are no more. Asks of other daemons of a fleet come a moment later.
 QUIET_SECONDS = 0.5
-MAX_FEED_SECONDS = 5.0  # seconds, on a feed that is never quiet
+MAX_FEED_SECONDS = 5.0  # for a feed that is never quiet
 LIST_HINT = "`crabtalk approvals` has those that wait"
 
 
 class PendingApproval(NamedTuple):
-    """An ask with approvals in it, and the conversation its answer goes to."""
+    """An ask that contains approvals, and the conversation its answer goes to."""
 
     agent: str
     sender: str
@@ -61,7 +61,7 @@ def approvals(ctx: click.Context, home: Path | None, in_json: bool) -> None:
     elif in_json:
         raise click.UsageError(f"say --json after {ctx.invoked_subcommand}")
     else:
-        ctx.find_root().params["home"] = home  # where the commands below look for it
+        ctx.find_root().params["home"] = home  # inherit_from_root reads it there
 
 
 @approvals.command("list")
@@ -75,11 +75,11 @@ def approvals_list(home: Path | None, in_json: bool) -> None:
       crabtalk approvals list
       crabtalk approvals list --json
     """
-    found = load_pending(home)
+    waiting = load_pending(home)
     if in_json:
-        print_json({"approvals": [pending_to_json(each) for each in found]})
-    elif found:
-        print_output("\n\n".join(map(format_pending, found)))
+        print_json({"approvals": [pending_to_json(pending) for pending in waiting]})
+    elif waiting:
+        print_output("\n\n".join(map(format_pending, waiting)))
     else:
         print_to_stderr("no call waits for an approval")
 
@@ -99,11 +99,11 @@ def approvals_watch(home: Path | None, in_json: bool) -> None:
     """
     with suppress(KeyboardInterrupt), connect_daemon(home) as client:
         for event in client.subscribe_events(all_kinds=True):
-            waiting = parse_pending(event)
-            if waiting is not None and in_json:
-                print_json(pending_to_json(waiting))
-            elif waiting is not None:
-                print_output(f"{format_pending(waiting)}\n")
+            pending = parse_pending(event)
+            if pending is not None and in_json:
+                print_json(pending_to_json(pending))
+            elif pending is not None:
+                print_output(f"{format_pending(pending)}\n")
 
 
 @approvals.command("allow")
@@ -130,8 +130,8 @@ def approvals_allow(
       crabtalk approvals allow 7f3a-1 --call 2
       crabtalk approvals allow 7f3a-1 --always
     """
-    waiting = find_pending(home, ask_id)
-    calls = waiting.ask.questions
+    pending = find_pending(home, ask_id)
+    calls = pending.ask.questions
     if any(number > len(calls) for number in numbers):
         raise CommandError(f"{ask_id} has {format_count(len(calls), 'call')}; {LIST_HINT}")
     allowed = [not numbers or number in numbers for number in range(1, len(calls) + 1)]
@@ -139,8 +139,10 @@ def approvals_allow(
         call.approval.always for call, is_allowed in zip(calls, allowed, strict=True) if is_allowed
     ):
         raise CommandError("“always” is not offered for this call; leave --always out")
-    yes = ALWAYS if always else ALLOW
-    send_answers(waiting, [yes if is_allowed else DENY for is_allowed in allowed], home, in_json)
+    allow_label = ALWAYS if always else ALLOW
+    send_answers(
+        pending, [allow_label if is_allowed else DENY for is_allowed in allowed], home, in_json
+    )
 
 
 @approvals.command("deny")
@@ -154,18 +156,18 @@ def approvals_deny(ask_id: str, home: Path | None, in_json: bool) -> None:
     Example:
       crabtalk approvals deny 7f3a-1
     """
-    waiting = find_pending(home, ask_id)
-    send_answers(waiting, [DENY] * len(waiting.ask.questions), home, in_json)
+    pending = find_pending(home, ask_id)
+    send_answers(pending, [DENY] * len(pending.ask.questions), home, in_json)
 
 
 def find_pending(home: Path | None, ask_id: str) -> PendingApproval:
-    for each in load_pending(home):
-        if each.ask.ask_id == ask_id:
-            if not all(map(is_approval, each.ask.questions)):
+    for pending in load_pending(home):
+        if pending.ask.ask_id == ask_id:
+            if not all(map(is_approval, pending.ask.questions)):
                 raise CommandError(
                     f"{ask_id} asks something else as well; answer it where the run was started"
                 )
-            return each
+            return pending
     raise CommandError(f"no call waits for an approval as {ask_id!r}; {LIST_HINT}")
 
 
@@ -177,28 +179,28 @@ def load_pending(home: Path | None) -> list[PendingApproval]:
 
 
 async def collect_pending(home: Path | None) -> list[PendingApproval]:
-    """What the feed tells first, until it is quiet. Cancelled, nothing has happened."""
+    """Read the asks that a new subscription begins with. Changes nothing, also when cancelled."""
     from crabtalk.client import connect
 
-    found: list[PendingApproval] = []
+    pending: list[PendingApproval] = []
     async with connect(home=home, client="crabtalk") as client:
         with suppress(TimeoutError):
             async with asyncio.timeout(MAX_FEED_SECONDS):
-                await read_feed(client, found)
-    return found
+                await read_feed(client, pending)
+    return pending
 
 
-async def read_feed(client: "Client", found: list[PendingApproval]) -> None:
+async def read_feed(client: "Client", pending: list[PendingApproval]) -> None:
     async with aclosing(client.subscribe_events(all_kinds=True)) as events:
         while True:
             async with asyncio.timeout(QUIET_SECONDS):
                 event = await anext(events)
-            if (waiting := parse_pending(event)) is not None:
-                found.append(waiting)
+            if (approval := parse_pending(event)) is not None:
+                pending.append(approval)
 
 
 def parse_pending(event: "wire.AgentEventMsg") -> PendingApproval | None:
-    """None for every event that asks for no approval."""
+    """Return None for an event that asks for no approval."""
     from crabtalk.protocol import wire
 
     if event.kind != wire.ASK_USER or not any(map(is_approval, event.ask.questions)):
@@ -207,24 +209,24 @@ def parse_pending(event: "wire.AgentEventMsg") -> PendingApproval | None:
 
 
 def send_answers(
-    waiting: PendingApproval, labels: Sequence[str], home: Path | None, in_json: bool
+    pending: PendingApproval, labels: Sequence[str], home: Path | None, in_json: bool
 ) -> None:
-    """Sends one label for each call of the ask."""
+    """Send one label for each call of the ask."""
     import json
 
     from crabtalk.client import ServerError
 
     from .approval_text import combine_answers
 
-    ask = waiting.ask
+    ask = pending.ask
     texts = [question.question for question in ask.questions]
     content = json.dumps(combine_answers(list(zip(texts, labels, strict=True))), ensure_ascii=False)
     try:
         with connect_daemon(home) as client:
             client.reply_to_ask(
-                waiting.agent,
+                pending.agent,
                 content,
-                sender=waiting.sender,
+                sender=pending.sender,
                 ask_id=ask.ask_id,
                 as_owner=needs_owner(ask) or None,
             )
@@ -232,7 +234,7 @@ def send_answers(
         if error.code != 404:
             raise
         raise CommandError(
-            f"nobody waits for {ask.ask_id} any more: it took too long, or it was answered; "
+            f"no run waits for {ask.ask_id} any more: it took too long, or it was answered; "
             f"{LIST_HINT}"
         ) from None
     if in_json:
@@ -241,10 +243,10 @@ def send_answers(
         print_to_stderr(f"{spell_out(ask.ask_id)}: {', '.join(labels)}")
 
 
-def format_pending(waiting: PendingApproval) -> str:
-    """The id and the conversation in a line, then each call in full."""
-    ask = waiting.ask
-    head = f"{ask.ask_id}  {waiting.agent} with {waiting.sender}"
+def format_pending(pending: PendingApproval) -> str:
+    """Render the id and the conversation in one line, then each call in full."""
+    ask = pending.ask
+    head = f"{ask.ask_id}  {pending.agent} with {pending.sender}"
     parts = [spell_out(head)]
     for number, question in enumerate(ask.questions, 1):
         if not is_approval(question):
@@ -257,16 +259,16 @@ def format_pending(waiting: PendingApproval) -> str:
     return "\n".join(parts)
 
 
-def pending_to_json(waiting: PendingApproval) -> dict[str, Any]:
+def pending_to_json(pending: PendingApproval) -> dict[str, Any]:
     from .wire_json import message_to_dict
 
     return {
-        "ask_id": waiting.ask.ask_id,
-        "agent": waiting.agent,
-        "sender": waiting.sender,
+        "ask_id": pending.ask.ask_id,
+        "agent": pending.agent,
+        "sender": pending.sender,
         "calls": [
             message_to_dict(question.approval)
-            for question in waiting.ask.questions
+            for question in pending.ask.questions
             if is_approval(question)
         ],
     }

@@ -1,4 +1,4 @@
-"""crabtalk ask: one turn with an agent, for people in a hurry and for scripts."""
+"""crabtalk ask: run one turn with an agent and print the answer, for people and for scripts."""
 
 import sys
 from collections.abc import Iterator
@@ -89,14 +89,14 @@ def ask(
       crabtalk ask --json "Count to three" | jq .event
       crabtalk ask --key "report-$(date +%F)" "Write today's report"
     """
-    said = build_message(words, files)
+    content = build_message(words, files)
     from crabtalk.protocol import wire
 
-    usual_agent, usual_sender = load_default_names(home)
+    default_agent, default_sender = load_default_names(home)
     request = wire.StreamMsg(
-        agent=agent or usual_agent,
-        content=said,
-        sender=sender or usual_sender or None,
+        agent=agent or default_agent,
+        content=content,
+        sender=sender or default_sender or None,
         guest=guest or None,
         cwd=str((cwd or Path.cwd()).absolute()),
         tool_choice=tool_choice or None,
@@ -110,7 +110,7 @@ def ask(
 
 
 def load_default_names(home: Path | None) -> tuple[str, str]:
-    """Whom to ask and as whom, where nobody is named: as in the chat."""
+    """Return the chat's default agent and sender, for commands that name none."""
     if not (resolve_home(home) / "config" / "tui.toml").exists():
         return DEFAULT_AGENT, ""
     from crabtalk.chat.settings import read_settings
@@ -122,23 +122,22 @@ def load_default_names(home: Path | None) -> tuple[str, str]:
 
 
 class AskTurn:
-    """One, from the question to an exit status. Left early, as by Ctrl+C, it is cancelled."""
+    """One turn, from the message to an exit status. Leaving early, as by Ctrl+C, cancels it."""
 
-    def __init__(self, home: Path | None, request: "wire.StreamMsg", telling: TurnOutput) -> None:
+    def __init__(self, home: Path | None, request: "wire.StreamMsg", output: TurnOutput) -> None:
         self._home = home
         self._request = request
-        self._output = telling
+        self._output = output
         self._agent_name = request.guest or request.agent
-        self._is_accepted = False  # by the daemon, which may have other turns to carry out first
-        self._has_begun = False  # before which what is said is kept
+        self._is_accepted = False  # by the daemon, which may run other turns first
+        self._has_begun = False  # the daemon stores the message before a turn begins
         self._is_calling_tools = False  # between the calls of a step and their results
         self._unanswered_question = ""
         self._is_stored = False  # the turn was over before this command
-        self._open_question_calls: set[str] = (
-            set()
-        )  # ids of calls that put a question, and have no answer
-        self._tool_names: dict[str, str] = {}  # names of tools by the id of the call
-        self._refused_tools: list[str] = []  # tools that nobody was there to allow
+        # Ids of `ask_user` calls without an answer.
+        self._open_question_calls: set[str] = set()
+        self._tool_names: dict[str, str] = {}  # by the id of the call
+        self._refused_tools: list[str] = []  # refused because the turn was unattended
 
     def run(self) -> int:
         from crabtalk.protocol import wire
@@ -148,16 +147,16 @@ class AskTurn:
             self._explain_lost_daemon(),
             self._output,
             self._open_stream() as events,
-            BusyNotice(self._home, self._request) as waiting,
+            BusyNotice(self._home, self._request) as busy_notice,
         ):
             for event in events:
                 self._is_accepted = True
                 if isinstance(event, wire.StreamStart):
                     self._is_stored = event.stored
-                    waiting.set_run_id(event.run_id)
+                    busy_notice.set_run_id(event.run_id)
                 else:
-                    waiting.cancel()
-                    # A question may be that of the turn before this one.
+                    busy_notice.cancel()
+                    # A question may come from the turn before this one.
                     self._has_begun |= not isinstance(event, wire.AskUserEvent)
                 self._output.write_event(event)
                 match event:
@@ -184,26 +183,26 @@ class AskTurn:
 
     @contextmanager
     def _open_stream(self) -> "Iterator[Iterator[Event]]":
-        asked = self._request
-        # With a key the client is worth its loading time: it goes on when the daemon is restarted.
-        line = connect_socket(self._home) if not asked.key else None
-        if line is not None:
-            with closing(stream_turn(line, asked)) as events:
+        request = self._request
+        # With a key the slower client is worth loading: it follows the turn over a daemon restart.
+        connection = connect_socket(self._home) if not request.key else None
+        if connection is not None:
+            with closing(stream_turn(connection, request)) as events:
                 yield events
             return
         with (
             connect_daemon(self._home) as client,
             closing(
                 client.stream(
-                    asked.agent,
-                    asked.content,
-                    sender=asked.sender,
-                    guest=asked.guest,
-                    cwd=asked.cwd,
-                    tool_choice=asked.tool_choice,
-                    mode=asked.mode or None,
-                    unattended=asked.unattended or None,
-                    key=asked.key or None,
+                    request.agent,
+                    request.content,
+                    sender=request.sender,
+                    guest=request.guest,
+                    cwd=request.cwd,
+                    tool_choice=request.tool_choice,
+                    mode=request.mode or None,
+                    unattended=request.unattended or None,
+                    key=request.key or None,
                 )
             ) as events,
         ):
@@ -211,7 +210,7 @@ class AskTurn:
 
     @contextmanager
     def _explain_lost_daemon(self) -> Iterator[None]:
-        """A daemon that leaves amid the turn, and whether what was said is to be said again."""
+        """If the daemon is lost, raise CommandError that says whether to send the message again."""
         from crabtalk.protocol import ConnectionClosedError
 
         try:
@@ -219,36 +218,38 @@ class AskTurn:
         except ConnectionClosedError as error:
             raise CommandError(f"the daemon went away ({error}); {self._advise_retry()}") from None
         except Exception as error:
-            why = get_shutdown_reason(error) if self._is_accepted else None
-            if why is None:
+            reason = get_shutdown_reason(error) if self._is_accepted else None
+            if reason is None:
                 raise
-            raise CommandError(f"{why}; {self._advise_retry()}") from None
+            raise CommandError(f"{reason}; {self._advise_retry()}") from None
 
     def _advise_retry(self) -> str:
         if self._request.key:
             return "run the same command again when it is back: it is not said twice"
         if self._has_begun:
             return "what was said is kept; ask it to go on when the daemon is back"
-        asked = self._request
-        look = format_command("conversations show", asked.agent, asked.sender, self._home)
-        return f"`{look}` tells whether what was said is kept; look before you say it again"
+        request = self._request
+        show_command = format_command(
+            "conversations show", request.agent, request.sender, self._home
+        )
+        return f"`{show_command}` tells whether what was said is kept; look before you say it again"
 
-    def _handle_question(self, asked: "wire.AskUserEvent") -> None:
+    def _handle_question(self, event: "wire.AskUserEvent") -> None:
         from .question_prompts import ask_questions, summarize_questions
 
         if can_answer():
-            self._send_reply(asked, ask_questions(asked, self._agent_name))
+            self._send_reply(event, ask_questions(event, self._agent_name))
         elif self._is_calling_tools:
-            self._unanswered_question = summarize_questions(asked)
+            self._unanswered_question = summarize_questions(event)
             with connect_daemon(self._home) as client:
                 client.kill(self._request.agent, sender=self._request.sender)
-        else:  # not ours: the turn before this one waits, and the daemon knows how long
+        else:  # asked by an earlier turn; the daemon ends that wait
             print_to_stderr(
                 "an earlier turn waits for an answer, and this one for it: "
-                f"{summarize_questions(asked)}"
+                f"{summarize_questions(event)}"
             )
 
-    def _send_reply(self, asked: "wire.AskUserEvent", text: str) -> None:
+    def _send_reply(self, event: "wire.AskUserEvent", text: str) -> None:
         from crabtalk.client import ServerError
 
         from .approval_text import needs_owner
@@ -260,15 +261,15 @@ class AskTurn:
                     request.agent,
                     text,
                     sender=request.sender,
-                    ask_id=asked.ask_id or None,
-                    # Whoever speaks for a stranger at a terminal of this account is the owner.
-                    as_owner=needs_owner(asked) or None,
+                    ask_id=event.ask_id or None,
+                    # The person at a terminal of this account is the owner, whatever --sender says.
+                    as_owner=needs_owner(event) or None,
                 )
         except ServerError as error:
             if error.code != 404:
                 raise
             print_to_stderr(
-                "nobody waits for that any more: it took too long, or another has answered"
+                "no run waits for that any more: it took too long, or another client answered"
             )
 
     def _compute_exit_status(self, end: "wire.StreamEnd") -> int:
@@ -278,7 +279,7 @@ class AskTurn:
             print_to_stderr(format_refusal(self._refused_tools))
         if self._unanswered_question:
             raise CommandError(
-                f"{self._agent_name} asks, and without a terminal nobody can answer: "
+                f"{self._agent_name} asks, and without a terminal it gets no answer: "
                 f"{self._unanswered_question}; the turn was stopped, ask again at a terminal"
             )
         if end.error:
@@ -291,7 +292,7 @@ class AskTurn:
         match end.stop_reason:
             case wire.STOP_REASON_CANCELLED if self._is_stored and self._open_question_calls:
                 raise CommandError(
-                    f"{self._agent_name} asked something that nobody could answer, and the turn "
+                    f"{self._agent_name} asked something that could not be answered, and the turn "
                     "was stopped; ask again at a terminal, with another key"
                 )
             case wire.STOP_REASON_CANCELLED:
@@ -310,12 +311,12 @@ class AskTurn:
 
 
 def can_answer() -> bool:
-    """Whether somebody can read a question on stderr and answer it on stdin."""
+    """Whether a person can read a question on stderr and answer it on stdin."""
     return has_terminal() and sys.stderr is not None and sys.stderr.isatty()
 
 
 def is_unattended_refusal(result: "wire.ToolResultEvent") -> bool:
-    """Whether a call was refused because it needs an approval and nobody can give it."""
+    """Whether a call was refused because it needs an approval and the turn is unattended."""
     return (
         result.is_error and result.output.startswith(DENIAL_PREFIX) and ALLOW_FLAG in result.output
     )
@@ -325,13 +326,13 @@ def format_refusal(tools: list[str]) -> str:
     names = list(dict.fromkeys(map(to_one_line, tools)))
     was = "was" if len(names) == 1 else "were"
     return (
-        f"{', '.join(names)} {was} not allowed: that needs an approval, and nobody is here to give "
-        f"it; `crabtalk ask {ALLOW_FLAG}` runs it without asking"
+        f"{', '.join(names)} {was} not allowed: that needs an approval, and without a terminal "
+        f"there is none; `crabtalk ask {ALLOW_FLAG}` runs it without asking"
     )
 
 
 def get_shutdown_reason(error: Exception) -> str | None:
-    """Why a daemon leaves a turn, without the advice to try again; None for any other error."""
+    """Return why a daemon leaves a turn, without its advice; None for any other error."""
     from crabtalk.client import ServerError
 
     if isinstance(error, ServerError) and error.code == 503:

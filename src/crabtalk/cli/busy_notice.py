@@ -1,7 +1,7 @@
-"""Waiting: a turn that does not begin because its conversation is busy. A person is told so, once.
+"""A notice, printed once, that a turn waits because its conversation is busy.
 
-A daemon puts what is said into the conversation as the turn begins: while the last message there is
-of another run, this one waits.
+The daemon stores a message when its turn begins. While the last stored message belongs to another
+run, this turn waits.
 """
 
 import sys
@@ -17,12 +17,15 @@ from .options import format_command
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-DELAY = 3.0  # seconds: most turns before it are over by then
-PAST_LAST_MESSAGE = 2**62  # any message: a page from there says how many there are
+DELAY = 3.0  # seconds; most earlier turns are over by then
+PAST_LAST_MESSAGE = 2**62  # beyond any message: a page from there is empty but has the total
 
 
 class BusyNotice:
-    """From entering it until it is `over`. Looks from a thread, for the stream has this one."""
+    """Prints the notice after DELAY unless `cancel` is called or the context is left.
+
+    It looks from a thread, because the stream blocks the main one.
+    """
 
     def __init__(self, home: Path | None, request: "wire.StreamMsg") -> None:
         self._home = home
@@ -41,7 +44,6 @@ class BusyNotice:
         self.cancel()
 
     def set_run_id(self, run_id: str) -> None:
-        """The daemon has accepted it."""
         self._run_id = run_id
 
     def cancel(self) -> None:
@@ -56,7 +58,7 @@ class BusyNotice:
                 print_to_stderr(self._format_notice())
 
     def _has_earlier_run(self) -> bool:
-        """Whether another run goes on before it. False where the daemon does not say."""
+        """Whether another run goes on before this one. False if the daemon does not say."""
         from crabtalk.client import connect_sync
 
         agent, sender = self._request.agent, self._request.sender
@@ -65,12 +67,12 @@ class BusyNotice:
             page = client.list_messages(
                 agent, sender=sender, offset=max(0, total - 1), limit=1, with_runs=True
             )
-        return any(last.run_id not in ("", self._run_id) for last in page.messages)
+        return any(message.run_id not in ("", self._run_id) for message in page.messages)
 
     def _format_notice(self) -> str:
-        asked = self._request
-        kill = format_command("kill", asked.agent, asked.sender, self._home)
+        request = self._request
+        kill_command = format_command("kill", request.agent, request.sender, self._home)
         return (
-            f"{asked.agent} is busy in this conversation, and this waits until it is done; "
-            f"`{kill}` stops what it does"
+            f"{request.agent} is busy in this conversation, and this waits until it is done; "
+            f"`{kill_command}` stops what it does"
         )

@@ -1,4 +1,4 @@
-"""crabtalk completions: what a shell needs to complete commands, options and names."""
+"""crabtalk completions: print the shell script that completes commands, options and names."""
 
 import click
 
@@ -20,5 +20,5 @@ def completions(shell: str) -> None:
 
     from .main import main
 
-    kinds = {"bash": BashComplete, "fish": FishComplete, "zsh": ZshComplete}
-    click.echo(kinds[shell](main, {}, "crabtalk", "_CRABTALK_COMPLETE").source(), nl=False)
+    completers = {"bash": BashComplete, "fish": FishComplete, "zsh": ZshComplete}
+    click.echo(completers[shell](main, {}, "crabtalk", "_CRABTALK_COMPLETE").source(), nl=False)

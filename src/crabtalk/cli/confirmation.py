@@ -1,4 +1,4 @@
-"""Agreement: what cannot be undone is done when somebody at a terminal said yes, or said --yes."""
+"""Confirmation for commands that cannot be undone: a yes at the terminal, or --yes."""
 
 import sys
 
@@ -10,7 +10,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def require_confirmation(question: str, yes: bool) -> None:
-    """Raises CommandError, for nothing is done, unless there is a yes."""
+    """Raise CommandError unless the person said yes; the caller has changed nothing by then."""
     if yes:
         return
     if not sys.stdin.isatty():

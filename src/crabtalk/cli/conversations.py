@@ -1,4 +1,4 @@
-"""crabtalk conversations: which there are, what was said in them, and taking it elsewhere."""
+"""crabtalk conversations: list, show, export and remove conversations."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from crabtalk.client import SyncClient
     from crabtalk.protocol import wire
 
-PAGE_SIZE = 200  # messages asked for at a time
+PAGE_SIZE = 200  # messages per request
 DEFAULT_LAST = 20
-DEFAULT_SENDER = "user"  # who speaks where no sender is named
+DEFAULT_SENDER = "user"
 LIST_HINT = "`crabtalk conversations list` has all there are"
 
 agent_argument = click.argument("agent", type=AgentName())
@@ -79,18 +79,19 @@ def conversations_list(
     """
     with connect_daemon(home) as client:
         if active:
-            found = [
-                message_to_dict(c)
-                for c in client.list_active_conversations(agent, sender).conversations
+            infos = [
+                message_to_dict(info)
+                for info in client.list_active_conversations(agent, sender).conversations
             ]
         else:
-            found = [
-                message_to_dict(c) for c in client.list_conversations(agent, sender).conversations
+            infos = [
+                message_to_dict(info)
+                for info in client.list_conversations(agent, sender).conversations
             ]
     if in_json:
-        print_json({"conversations": found})
-    elif found:
-        print_output(format_conversation_list(found))
+        print_json({"conversations": infos})
+    elif infos:
+        print_output(format_conversation_list(infos))
     else:
         print_to_stderr("there are none")
 
@@ -123,23 +124,27 @@ def conversations_show(
     with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         total = client.list_messages(agent, sender=sender, limit=1).total
         first = 0 if whole else max(0, total - last)
-        said = [m for page in iter_pages(client, agent, sender, first) for m in page.messages]
+        messages = [
+            message
+            for page in iter_pages(client, agent, sender, first)
+            for message in page.messages
+        ]
     if in_json:
         print_json(
             {
                 "agent": agent,
                 "sender": sender,
                 "total": total,
-                "messages": [message_to_dict(each) for each in said],
+                "messages": [message_to_dict(message) for message in messages],
             }
         )
         return
-    if not said:
+    if not messages:
         print_to_stderr("nothing was said in it")
         return
     if first:
         print_to_stderr(f"{first} before these; --all shows them")
-    text = "\n\n".join(format_message(each, agent, sender) for each in said)
+    text = "\n\n".join(format_message(message, agent, sender) for message in messages)
     if sys.stdout.isatty():
         print_output(text)
     else:
@@ -187,16 +192,16 @@ def conversations_export(
         kind = "json"
     with connect_daemon(home) as client, explain_not_found(LIST_HINT):
         info = find_conversation(client, agent, sender)
-        made = create_exporter(kind, agent=agent, sender=sender, title=info.title)
+        exporter = create_exporter(kind, agent=agent, sender=sender, title=info.title)
         with (
             nullcontext(sys.stdout)
             if output is None
             else output.open("w", encoding="utf-8") as file
         ):
-            click.echo(made.begin(), file, nl=False, color=True)
+            click.echo(exporter.begin(), file, nl=False, color=True)
             for page in iter_pages(client, agent, sender):
-                click.echo(made.add(page.messages), file, nl=False, color=True)
-            click.echo(made.end(), file, nl=False, color=True)
+                click.echo(exporter.add(page.messages), file, nl=False, color=True)
+            click.echo(exporter.end(), file, nl=False, color=True)
     if output is None:
         return
     if in_json:
@@ -220,27 +225,25 @@ def conversations_rm(agent: str, sender: str, yes: bool, home: Path | None, in_j
       crabtalk conversations rm crab --sender tg:12345 --yes
     """
     with connect_daemon(home) as client:
-        found = find_conversation(client, agent, sender)
-        who = f"{to_one_line(agent)} and {to_one_line(sender)}"
-        require_confirmation(
-            f"Remove the conversation of {who}, {format_count(found.message_count, 'message')}?",
-            yes,
-        )
+        conversation = find_conversation(client, agent, sender)
+        pair = f"{to_one_line(agent)} and {to_one_line(sender)}"
+        count = format_count(conversation.message_count, "message")
+        require_confirmation(f"Remove the conversation of {pair}, {count}?", yes)
         with explain_not_found(LIST_HINT):
-            client.delete_conversation(found.file_path)
+            client.delete_conversation(conversation.file_path)
     if in_json:
         print_json({"removed": {"agent": agent, "sender": sender}})
     else:
-        print_to_stderr(f"removed what {who} said")
+        print_to_stderr(f"removed what {pair} said")
 
 
-# ── What the daemon is asked ───────────────────────────────────────────────────────────────────
+# ── Requests to the daemon ─────────────────────────────────────────────────────────────────────
 
 
 def iter_pages(
     client: "SyncClient", agent: str, sender: str, first: int = 0
 ) -> "Iterator[wire.MessagePage]":
-    """From that message on, however many they are."""
+    """Yield all pages from message `first` on."""
     offset: int | None = first
     while offset is not None:
         page = client.list_messages(agent, sender=sender, offset=offset, limit=PAGE_SIZE)
@@ -249,43 +252,45 @@ def iter_pages(
 
 
 def find_conversation(client: "SyncClient", agent: str, sender: str) -> "wire.ConversationInfo":
-    """The one of that pair: an empty name would select all of them."""
-    for each in client.list_conversations(agent, sender).conversations:
-        if (each.agent, each.sender) == (agent, sender):
-            return each
+    """Return the conversation of exactly this pair: to the daemon an empty name means any."""
+    for conversation in client.list_conversations(agent, sender).conversations:
+        if (conversation.agent, conversation.sender) == (agent, sender):
+            return conversation
     raise CommandError(
         f"{to_one_line(agent)} has had no conversation with {to_one_line(sender)}; {LIST_HINT}"
     )
 
 
-# ── How it looks ───────────────────────────────────────────────────────────────────────────────
+# ── Formatting ─────────────────────────────────────────────────────────────────────────────────
 
 
-def format_conversation_list(found: Sequence[dict[str, Any]]) -> str:
-    """Those in memory have no date."""
+def format_conversation_list(infos: Sequence[dict[str, Any]]) -> str:
+    """Render one conversation per row. Conversations in memory have no date."""
     rows = [
         (
-            to_one_line(each["agent"]),
-            to_one_line(each["sender"]),
-            format_count(each["message_count"], "message"),
-            *([each["date"]] if "date" in each else []),
+            to_one_line(info["agent"]),
+            to_one_line(info["sender"]),
+            format_count(info["message_count"], "message"),
+            *([info["date"]] if "date" in info else []),
         )
-        for each in found
+        for info in infos
     ]
     used = sum(max(map(measure_width, column)) + 2 for column in zip(*rows, strict=True))
     room = max(20, get_line_width() - used)
-    titles = [to_one_line(each["title"], room) or "(untitled)" for each in found]
+    titles = [to_one_line(info["title"], room) or "(untitled)" for info in infos]
     return format_table([(*cell, title) for cell, title in zip(rows, titles, strict=True)])
 
 
 def format_message(message: "wire.ConversationMessage", agent: str, sender: str) -> str:
-    who = {"user": sender, "assistant": message.agent or agent}.get(message.role, message.role)
-    head = f"{apply_style(to_one_line(who), bold=True)} · {format_local_time(message.timestamp)}"
+    speaker = {"user": sender, "assistant": message.agent or agent}.get(message.role, message.role)
+    head = (
+        f"{apply_style(to_one_line(speaker), bold=True)} · {format_local_time(message.timestamp)}"
+    )
     text = message.content.rstrip("\n")
-    # Into a pipe goes what was said; a terminal would obey it.
+    # A pipe gets the text unchanged; a terminal would obey control characters.
     body = [escape_controls(text, layout=True) if sys.stdout.isatty() else text] if text else []
     calls = [
-        f"→ {to_one_line(f'{c.name} {c.arguments}', get_line_width() - 2)}"
-        for c in message.tool_calls
+        f"→ {to_one_line(f'{call.name} {call.arguments}', get_line_width() - 2)}"
+        for call in message.tool_calls
     ]
     return "\n".join([head, *body, *calls])

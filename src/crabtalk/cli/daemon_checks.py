@@ -1,6 +1,6 @@
-"""Daemon checks: what a daemon says about itself, its models and its MCP servers, as findings.
+"""Checks of a running daemon, its models and its MCP servers, as findings for `crabtalk doctor`.
 
-It is asked, and never started.
+They never start a daemon.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from crabtalk.client import SyncClient
     from crabtalk.protocol import wire
 
-# Seconds: for what a daemon knows by itself, and for what it asks its providers first.
+# Seconds: for requests a daemon answers by itself, and for those it passes on to providers.
 QUICK_TIMEOUT = 5.0
 PROVIDER_TIMEOUT = 20.0
 
 
 def run_daemon_checks(home: Path, before: Sequence[Finding]) -> Iterator[Finding]:
-    """`before` is what the files told; the daemon may know it too, and it is not said twice."""
+    """Yield findings about the daemon in `home`.
+
+    `before` are the findings of the home checks: a problem they report is not repeated.
+    """
     from crabtalk.client import DaemonNotRunningError, connect_sync
 
     from .daemon_startup import find_daemon_program
@@ -103,7 +106,9 @@ def check_problems(
     mcps: "Sequence[wire.McpInfo]",
     before: Sequence[Finding],
 ) -> Iterator[Finding]:
-    failed = {f"the MCP server {each.name} of {each.source} failed: {each.error}" for each in mcps}
+    failed = {
+        f"the MCP server {server.name} of {server.source} failed: {server.error}" for server in mcps
+    }
     texts = tuple(finding.text for finding in before if finding.level != "ok")
     for problem in problems:
         if problem not in failed and not problem.startswith(texts):
@@ -115,18 +120,22 @@ def check_problems(
 def check_mcp_servers(home: Path, mcps: "Sequence[wire.McpInfo]") -> Iterator[Finding]:
     from crabtalk.protocol import wire
 
-    connected = [each for each in mcps if each.status == wire.CONNECTED]
-    for each in mcps:
-        whose = (
-            f"{to_one_line(each.name)} of {to_one_line(each.source)}" if each.source else each.name
+    connected = [server for server in mcps if server.status == wire.CONNECTED]
+    for server in mcps:
+        server_name = (
+            f"{to_one_line(server.name)} of {to_one_line(server.source)}"
+            if server.source
+            else server.name
         )
-        if each.status == wire.FAILED:
-            text = f"{whose} failed: {to_one_line(each.error)}"
+        if server.status == wire.FAILED:
+            text = f"{server_name} failed: {to_one_line(server.error)}"
             yield Finding("fail", "mcp", text, add_home_option("crabtalk reload", home))
-        elif each.status == wire.CONNECTING and each.error:
-            yield Finding("warn", "mcp", f"{whose} waits for you: {to_one_line(each.error)}")
+        elif server.status == wire.CONNECTING and server.error:
+            yield Finding(
+                "warn", "mcp", f"{server_name} waits for you: {to_one_line(server.error)}"
+            )
     if connected:
-        tools = sum(each.tool_count for each in connected)
+        tools = sum(server.tool_count for server in connected)
         yield Finding(
             "ok", "mcp", f"{len(connected)} connected, with {format_count(tools, 'tool')}"
         )
@@ -142,18 +151,18 @@ def check_models(home: Path, client: "SyncClient", active: str) -> Iterator[Find
             "fail", "models", to_one_line(error.message), add_home_option("crabtalkd models", home)
         )
         return
-    names = {each.name for each in models}
-    answering = next((each.name for each in models if each.active), active)
+    names = {model.name for model in models}
+    active_model = next((model.name for model in models if model.active), active)
     if not names:
         yield Finding(
             "fail",
             "models",
-            "none can be used, so nobody answers",
+            "none can be used, so no agent answers",
             add_home_option("crabtalkd setup", home),
         )
         return
-    if answering not in names:
-        text = f"{to_one_line(answering) or 'no model'} is to answer, and no provider offers it"
+    if active_model not in names:
+        text = f"{to_one_line(active_model) or 'no model'} is to answer, and no provider offers it"
         yield Finding(
             "fail",
             "models",
@@ -161,7 +170,7 @@ def check_models(home: Path, client: "SyncClient", active: str) -> Iterator[Find
             add_home_option(f"crabtalk models use {quote(min(names))}", home),
         )
     else:
-        text = f"{to_one_line(answering)} answers, of {len(names)} there are"
+        text = f"{to_one_line(active_model)} answers, of {len(names)} there are"
         yield Finding("ok", "models", text)
     for agent in client.list_agents().agents:
         if agent.model and agent.model not in names:

@@ -1,4 +1,4 @@
-"""crabtalk doctor: what is wrong, and the command that mends it."""
+"""crabtalk doctor: report what is wrong, and for each finding the command that fixes it."""
 
 from pathlib import Path
 

@@ -1,5 +1,7 @@
-"""Editing in a person's own editor: what they wrote is tried, and comes back with what is wrong
-with it until it is right or they give up. It is never lost.
+"""Edit a text in the person's own editor.
+
+The edited text is applied; if it is invalid, the editor opens again with the error on top, until
+the text is valid or the person gives up. Edits are never lost.
 """
 
 import os
@@ -19,61 +21,61 @@ from .errors import CommandError
 
 EDITORS = ("nano", "vim", "vi")
 ERROR_PREFIX = "#! "
-# Times that an editor is opened for one page: what is wrong by then, nobody at it has read.
+# How often an editor is opened for one page: by then no person is reading the errors.
 MAX_ROUNDS = 20
 
 
 class InvalidEditError(Exception):
-    """What is wrong with what was written, in a sentence."""
+    """The edited text is invalid; the message is one sentence."""
 
 
 def edit_text(page: str, name: str, accept: Callable[[str], None], again: str) -> bool:
-    """Whether `accept` took what was made of the page; False if nothing was.
+    """Return True if `accept` took the edited page, False if the person left it unchanged.
 
-    `accept` raises ObjectionError for what is to be edited again. `again` is what a person types to
-    begin anew.
+    `accept` raises InvalidEditError for text to be edited again. `again` is the command that a
+    person types to start over.
     """
     if not sys.stdin.isatty():
         raise CommandError("without a terminal there is no editor; say --config FILE")
     command = find_editor()
     with open_draft(page, name) as path:
-        shown, objection = page, ""
+        previous, problem = page, ""
         for _ in range(MAX_ROUNDS):
-            if (text := run_editor(command, path)) == shown:
+            if (text := run_editor(command, path)) == previous:
                 break
             try:
                 accept(text)
             except InvalidEditError as error:
-                objection = to_one_line(str(error))
-                path.write_text(f"{ERROR_PREFIX}{objection}\n{text}", encoding="utf-8")
-                shown = text
+                problem = to_one_line(str(error))
+                path.write_text(f"{ERROR_PREFIX}{problem}\n{text}", encoding="utf-8")
+                previous = text
             else:
                 return True
         if text != page:
             raise CommandError(
-                f"nothing was changed: {objection}; `{again} --config "
+                f"nothing was changed: {problem}; `{again} --config "
                 f"{shlex.quote(str(path))}` takes it once that is mended"
             )
         return False
 
 
 def find_editor() -> list[str]:
-    """What the person chose, else what most machines have."""
+    """Return the command of $VISUAL or $EDITOR, else the first common editor that is installed."""
     chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
     try:
         words = shlex.split(chosen)
     except ValueError:
         raise CommandError(f"$VISUAL or $EDITOR has a quote too many: {chosen}") from None
-    found = words or [path for name in EDITORS if (path := shutil.which(name))][:1]
-    if not found:
+    command = words or [path for name in EDITORS if (path := shutil.which(name))][:1]
+    if not command:
         raise CommandError("there is no editor here; name one in $EDITOR")
-    return found
+    return command
 
 
 @contextmanager
 def open_draft(page: str, name: str) -> Iterator[Path]:
-    """A file with the page in it. It stays when the block fails and somebody wrote in it."""
-    directory = Path(tempfile.mkdtemp(prefix="crabtalk-"))  # closed to others
+    """Create a file with the page. It is kept when the block fails and the file was edited."""
+    directory = Path(tempfile.mkdtemp(prefix="crabtalk-"))  # mkdtemp makes it private
     path = directory / f"{name}.toml"
     path.write_text(page, encoding="utf-8")
     try:
@@ -88,19 +90,19 @@ def open_draft(page: str, name: str) -> Iterator[Path]:
 
 
 def run_editor(command: list[str], path: Path) -> str:
-    """What is in the file when the editor is closed, without our objections."""
-    # Ctrl+C is the editor's. A handler of ours is not passed on to it, ignoring would be.
+    """Run the editor and return the file's text without our error lines."""
+    # Ctrl+C is for the editor. It would inherit SIG_IGN, but not a handler of ours.
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
-        ended = subprocess.run([*command, path], check=False).returncode
+        status = subprocess.run([*command, path], check=False).returncode
     except OSError as error:
         raise CommandError(
             f"{command[0]} cannot be started: {error.strerror}; name an editor in $EDITOR"
         ) from None
     finally:
         signal.signal(signal.SIGINT, before)
-    if ended != 0:
-        raise CommandError(f"{command[0]} ended with status {ended}, and nothing was changed")
+    if status != 0:
+        raise CommandError(f"{command[0]} ended with status {status}, and nothing was changed")
     try:
         return strip_errors(path.read_bytes().decode())
     except UnicodeDecodeError:
@@ -112,7 +114,7 @@ def strip_errors(text: str) -> str:
 
 
 def has_edits(path: Path, page: str) -> bool:
-    """Whether there is anything in it that somebody would miss."""
+    """Whether the file differs from the page it began with."""
     try:
         return strip_errors(path.read_bytes().decode(errors="replace")) != page
     except OSError:

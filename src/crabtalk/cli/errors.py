@@ -1,8 +1,8 @@
-"""Complaints: what went wrong, as one sentence that ends in what to do next."""
+"""Errors of commands: one sentence that ends in what to do next."""
 
 import re
 
-# As vendors and model servers put it. The daemon passes their sentence on, and no code with it.
+# Wordings of vendors and model servers. The daemon passes on their sentence without a code.
 CONTEXT_OVERFLOW = re.compile(
     r"context[ _](?:size|length|limit|window)|too long|too many input tokens|input token count",
     re.IGNORECASE,
@@ -10,11 +10,11 @@ CONTEXT_OVERFLOW = re.compile(
 
 
 class CommandError(Exception):
-    """What a command finds it cannot do. Says so in such a sentence."""
+    """A command cannot do what was asked. The message says why and what to do next."""
 
 
 def explain_error(error: Exception) -> str | None:
-    """None for what is a fault of ours, and deserves a traceback."""
+    """Return the sentence for an expected error, or None for a bug, which deserves a traceback."""
     from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyError
     from crabtalk.memory import MemoryStoreError
     from crabtalk.protocol import FrameTooLargeError
@@ -40,5 +40,5 @@ def explain_error(error: Exception) -> str | None:
 
 
 def is_context_overflow(sentence: str) -> bool:
-    """Whether a model refused what it was sent because it reads no more than so much."""
+    """Whether a model refused a request because it exceeds the model's context."""
     return CONTEXT_OVERFLOW.search(sentence) is not None

@@ -1,4 +1,4 @@
-"""Event lines: what agents do, a line a thing, as `crabtalkd events` has them too."""
+"""Format events of agents, one line each; `crabtalkd events` prints the same lines."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,26 +9,26 @@ if TYPE_CHECKING:
 
 
 def event_to_json(event: "wire.AgentEventMsg") -> dict[str, Any]:
-    """With its kind always there: its zero means something, and protobuf leaves zeros out."""
+    """Convert an event. `kind` is always included: 0 is a valid kind, and protobuf omits zeros."""
     from google.protobuf.json_format import MessageToDict
 
     from crabtalk.protocol import wire
 
-    known = MessageToDict(event, preserving_proto_field_name=True)
-    return {**known, "kind": wire.AgentEventKind.Name(event.kind)}
+    fields = MessageToDict(event, preserving_proto_field_name=True)
+    return {**fields, "kind": wire.AgentEventKind.Name(event.kind)}
 
 
 class EventFormatter:
-    """Pieces of text are put together, and shown when they are complete."""
+    """Formats events. Text that comes in pieces is collected, and formatted when it is complete."""
 
     def __init__(self) -> None:
         self._unfinished_text: dict[str, list[str]] = {}  # by run
 
     def format_event(self, event: "wire.AgentEventMsg") -> str:
-        """Empty for what is no line of its own."""
+        """Return the line for an event; empty if the event has no line of its own."""
         from crabtalk.protocol import wire
 
-        what = wire.AgentEventKind.Name(event.kind).lower().replace("_", " ")
+        label = wire.AgentEventKind.Name(event.kind).lower().replace("_", " ")
         content = event.content
         match event.kind:
             case wire.TEXT_DELTA | wire.THINKING_DELTA:
@@ -37,9 +37,9 @@ class EventFormatter:
             case wire.TEXT_START | wire.THINKING_START | wire.TOOLS_COMPLETE | wire.CONTEXT_USAGE:
                 return ""
             case wire.TURN_START | wire.USER_STEERED:
-                what, content = "hears", " ".join(content.split())
+                label, content = "hears", " ".join(content.split())
             case wire.TEXT_END | wire.THINKING_END:
-                what = "says" if event.kind == wire.TEXT_END else "thinks"
+                label = "says" if event.kind == wire.TEXT_END else "thinks"
                 content = " ".join("".join(self._unfinished_text.pop(event.run_id, ())).split())
             case wire.TOOL_RESULT:
                 first = next(iter(event.tool_output.splitlines()), "")
@@ -50,4 +50,4 @@ class EventFormatter:
                 content = f"{content} {event.error}".strip()
         missed = f" (after {event.missed} missed)" if event.missed else ""
         head = f"{event.timestamp[11:19]} {event.guest or event.agent} with {event.sender}"
-        return escape_controls(f"{head}: {what} {content}{missed}".rstrip())
+        return escape_controls(f"{head}: {label} {content}{missed}".rstrip())

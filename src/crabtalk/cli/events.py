@@ -1,4 +1,4 @@
-"""crabtalk events: what sets agents off, and what they do."""
+"""crabtalk events: subscribe agents to events, publish events, and watch what agents do."""
 
 import sys
 from contextlib import suppress
@@ -24,7 +24,7 @@ from .options import connect_daemon, home_option, inherit_from_root
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-DEFAULT_SENDER = "user"  # the owner: what is set up at the terminal has the owner's rights
+DEFAULT_SENDER = "user"  # subscriptions made at the terminal have the owner's rights
 
 
 @click.group()
@@ -52,11 +52,19 @@ def events_list(home: Path | None, in_json: bool) -> None:
       crabtalk events list --json
     """
     with connect_daemon(home) as client:
-        found = client.list_subscriptions().subscriptions
+        subscriptions = client.list_subscriptions().subscriptions
     if in_json:
-        print_json({"subscriptions": [subscription_to_json(each) for each in found]})
-    elif found:
-        print_output(format_table([format_subscription(each) for each in found]))
+        print_json(
+            {
+                "subscriptions": [
+                    subscription_to_json(subscription) for subscription in subscriptions
+                ]
+            }
+        )
+    elif subscriptions:
+        print_output(
+            format_table([format_subscription(subscription) for subscription in subscriptions])
+        )
     else:
         print_to_stderr("there are no subscriptions; `crabtalk events subscribe` makes one")
 
@@ -86,11 +94,13 @@ def events_subscribe(
       crabtalk events subscribe rss:fetch scout --once
     """
     with connect_daemon(home) as client, explain_not_found("`crabtalk agents list` has the names"):
-        made = client.subscribe_event(source, agent, once=once, sender=sender or DEFAULT_SENDER)
+        subscription = client.subscribe_event(
+            source, agent, once=once, sender=sender or DEFAULT_SENDER
+        )
     if in_json:
-        print_json(subscription_to_json(made))
+        print_json(subscription_to_json(subscription))
     else:
-        print_output(format_table([format_subscription(made)]))
+        print_output(format_table([format_subscription(subscription)]))
 
 
 @events.command("remove")
@@ -143,25 +153,25 @@ def events_watch(agent: str | None, sender: str | None, home: Path | None, in_js
     """
     from crabtalk.protocol import wire
 
-    lines = EventFormatter()
-    known = frozenset(wire.AgentEventKind.values())
+    formatter = EventFormatter()
+    known_kinds = frozenset(wire.AgentEventKind.values())
     with suppress(KeyboardInterrupt), connect_daemon(home) as client:
         for event in client.subscribe_events(agent=agent, sender=sender, all_kinds=True):
-            if event.kind not in known:
+            if event.kind not in known_kinds:
                 continue  # the daemon is newer than this command
             if in_json:
                 print_json(event_to_json(event))
-            elif line := lines.format_event(event):
+            elif line := formatter.format_event(event):
                 print_output(line)
 
 
 def read_payload() -> str:
-    """What comes on standard input; nothing from a terminal, where nobody expects to be asked."""
+    """Read standard input. A terminal gives an empty payload: the command does not prompt."""
     from crabtalk.protocol import MAX_FRAME
 
     if sys.stdin.isatty():
         return ""
-    # One byte more than could be sent is enough to be told so.
+    # One byte over the limit is enough for the client to raise its error.
     data = sys.stdin.buffer.read(MAX_FRAME + 1)
     try:
         return data.decode()
@@ -181,5 +191,10 @@ def subscription_to_json(info: "wire.SubscriptionInfo") -> dict[str, Any]:
 
 def format_subscription(info: "wire.SubscriptionInfo") -> tuple[str, ...]:
     once = " once" if info.once else ""
-    by = f"by {to_one_line(info.created_by)}" if info.created_by else "by nobody known"
-    return str(info.id), to_one_line(info.source), f"→ {to_one_line(info.target_agent)}{once}", by
+    creator = f"by {to_one_line(info.created_by)}" if info.created_by else "by unknown"
+    return (
+        str(info.id),
+        to_one_line(info.source),
+        f"→ {to_one_line(info.target_agent)}{once}",
+        creator,
+    )

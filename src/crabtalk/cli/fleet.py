@@ -1,4 +1,7 @@
-"""The fleet: daemons that share a database, as one of them tells of it, in rows and findings."""
+"""The fleet, the daemons that share a database, as rows for `stats` and findings for `doctor`.
+
+One of them reports on all.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,23 +14,23 @@ from .times import format_age
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-# Seconds that clocks may differ by before anybody should know.
+# Seconds that clocks may differ by without a warning.
 MAX_CLOCK_DIFFERENCE = 1.0
 
 
 def format_fleet(fleet: "wire.FleetInfo") -> list[tuple[str, str]]:
-    """A line for the database, and one for each daemon."""
-    found = [("database", to_one_line(fleet.trouble) or to_one_line(fleet.database))]
-    return [*found, *(("daemon", format_member(member)) for member in fleet.members)]
+    """Return a row for the database, and one for each daemon."""
+    rows = [("database", to_one_line(fleet.trouble) or to_one_line(fleet.database))]
+    return [*rows, *(("daemon", format_member(member)) for member in fleet.members)]
 
 
 def format_member(member: "wire.FleetMember") -> str:
-    """One that died is there for an hour; when it did so, nobody knows."""
-    who = f"{to_one_line(member.name)}{' (this one)' if member.is_self else ''}"
+    """Describe one daemon. A dead one stays listed for an hour; when it died is not known."""
+    name = f"{to_one_line(member.name)}{' (this one)' if member.is_self else ''}"
     if not member.is_alive:
-        return f"{who}, {to_one_line(member.version)}, is dead"
+        return f"{name}, {to_one_line(member.version)}, is dead"
     return (
-        f"{who}, {to_one_line(member.version)}, since {format_age(member.uptime_secs)}, "
+        f"{name}, {to_one_line(member.version)}, since {format_age(member.uptime_secs)}, "
         f"{member.runs} turns"
     )
 

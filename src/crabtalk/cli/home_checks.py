@@ -1,7 +1,7 @@
-"""Checks: what can be wrong with a home and its daemon, and the command that mends it.
+"""Checks of the files in a home, as findings with the command that fixes each.
 
-Files are looked at here, the daemon is asked over the wire; nothing is written, and no daemon is
-started. A check that fails itself is a finding too.
+They write nothing and start no daemon; `daemon_checks.py` asks a running one. A check that itself
+fails is a finding too.
 """
 
 import json
@@ -24,9 +24,9 @@ MIB = 1 << 20
 LOW_DISK_SPACE = 1024 * MIB
 NO_DISK_SPACE = 100 * MIB
 LARGE_LOGS = 500 * MIB
-MAX_FILES = 10_000  # looked at of a directory
-MAX_NAMED_FILES = 3  # of many files of one sort
-VERIFY_SECONDS = 10.0  # seconds for looking at checksums
+MAX_FILES = 10_000  # files checked in a directory
+MAX_NAMED_FILES = 3  # files named in one finding
+VERIFY_SECONDS = 10.0  # seconds for verifying checksums
 PROGRAM_TIMEOUT = 20.0  # seconds for the daemon's program to read a file
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -35,7 +35,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`mend` is a command, empty where there is none or nothing to mend."""
+    """One result of a check. `mend` is the command that fixes it; empty if there is none."""
 
     level: Level
     what: str
@@ -47,7 +47,7 @@ HomeCheck = Callable[[Path], Iterable[Finding]]
 
 
 def run_home_checks(home: Path) -> Iterator[Finding]:
-    """What the files of a home tell, in the order a person would look."""
+    """Run all checks, in the order a person would look."""
     for what, check in CHECKS.items():
         try:
             yield from check(home)
@@ -57,12 +57,12 @@ def run_home_checks(home: Path) -> Iterator[Finding]:
 
 def check_home(home: Path) -> Iterator[Finding]:
     if not home.exists():
-        place = find_existing_parent(home)
-        if not place.is_dir():
-            text = f"{home} cannot be made: {place} is not a directory"
-            yield Finding("fail", "home", text, f"mv {quote_path(place)} {quote_path(place)}.old")
-        elif not os.access(place, os.W_OK | os.X_OK):
-            yield Finding("fail", "home", f"{home} cannot be made: {place} is closed to you")
+        parent = find_existing_parent(home)
+        if not parent.is_dir():
+            text = f"{home} cannot be made: {parent} is not a directory"
+            yield Finding("fail", "home", text, f"mv {quote_path(parent)} {quote_path(parent)}.old")
+        elif not os.access(parent, os.W_OK | os.X_OK):
+            yield Finding("fail", "home", f"{home} cannot be made: {parent} is closed to you")
         else:
             yield Finding(
                 "warn", "home", f"{home} is not there yet", add_home_option("crabtalkd run", home)
@@ -100,14 +100,14 @@ def check_home(home: Path) -> Iterator[Finding]:
 
 
 def check_permissions(home: Path) -> Iterator[Finding]:
-    """Of what holds secrets, and of what the daemon must be able to read."""
+    """Check the files that hold secrets: the daemon must be able to read them, others must not."""
     private = [home / "config.toml", home / "run" / "token", *list_files(home / "agents", "*.toml")]
     private += list_files(home / "tokens", "*")
-    there = [path for path in private if path.is_file()]
-    # Behind a door that is closed to others it does not matter what is open.
+    files = [path for path in private if path.is_file()]
+    # If others cannot enter the home, the modes of the files in it do not matter.
     is_reachable = home.exists() and bool(home.stat().st_mode & 0o011)
-    open_to_others = [path for path in there if is_reachable and path.stat().st_mode & 0o077]
-    closed = [path for path in there if not os.access(path, os.R_OK)]
+    open_to_others = [path for path in files if is_reachable and path.stat().st_mode & 0o077]
+    closed = [path for path in files if not os.access(path, os.R_OK)]
     if closed:
         yield Finding(
             "fail",
@@ -122,35 +122,35 @@ def check_permissions(home: Path) -> Iterator[Finding]:
             f"{format_paths(open_to_others)} can be read by others, secrets and all",
             format_chmod("go=", open_to_others, home),
         )
-    if not closed and not open_to_others and there:
-        count = len(there)
-        they = "1 file with secrets is" if count == 1 else f"{count} files with secrets are"
-        yield Finding("ok", "permissions", f"{they} yours alone")
+    if not closed and not open_to_others and files:
+        count = len(files)
+        subject = "1 file with secrets is" if count == 1 else f"{count} files with secrets are"
+        yield Finding("ok", "permissions", f"{subject} yours alone")
 
 
 def check_disk(home: Path) -> Iterator[Finding]:
-    place = find_existing_parent(home)
-    free = shutil.disk_usage(place).free
-    about = os.statvfs(place)
-    text = f"{format_size(free)} free on the disk of {place}"
-    if about.f_flag & os.ST_RDONLY:
+    directory = find_existing_parent(home)
+    free = shutil.disk_usage(directory).free
+    filesystem = os.statvfs(directory)
+    text = f"{format_size(free)} free on the disk of {directory}"
+    if filesystem.f_flag & os.ST_RDONLY:
         yield Finding(
             "fail",
             "disk",
-            f"{place} is on a disk that cannot be written to",
-            f"findmnt -T {quote_path(place)}",
+            f"{directory} is on a disk that cannot be written to",
+            f"findmnt -T {quote_path(directory)}",
         )
-    elif about.f_files and not about.f_favail:
+    elif filesystem.f_files and not filesystem.f_favail:
         yield Finding(
             "fail",
             "disk",
-            f"no more files fit on the disk of {place}",
-            f"df -i {quote_path(place)}",
+            f"no more files fit on the disk of {directory}",
+            f"df -i {quote_path(directory)}",
         )
     elif free < NO_DISK_SPACE:
-        yield Finding("fail", "disk", f"only {text}", f"du -sh {quote_path(place)}/*")
+        yield Finding("fail", "disk", f"only {text}", f"du -sh {quote_path(directory)}/*")
     elif free < LOW_DISK_SPACE:
-        yield Finding("warn", "disk", f"only {text}", f"du -sh {quote_path(place)}/*")
+        yield Finding("warn", "disk", f"only {text}", f"du -sh {quote_path(directory)}/*")
     else:
         yield Finding("ok", "disk", text)
 
@@ -176,28 +176,31 @@ def check_configuration(home: Path) -> Iterator[Finding]:
 
 
 def check_with_daemon_program(home: Path) -> tuple[str, list[str]]:
-    """Why no daemon could use the configuration, and what of it none reads: the daemon's program
-    knows. Where it is not there, or is of another age, nobody can tell."""
+    """Ask the daemon's program about the configuration.
+
+    Returns why no daemon can use it, and the parts no daemon reads. Both are empty if the program
+    is missing or of a version that cannot tell.
+    """
     from .daemon_startup import find_daemon_program
 
     try:
         words = [find_daemon_program(), "check", "--json", "--home", str(home)]
-        said = subprocess.run(
+        process = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PROGRAM_TIMEOUT,
             check=False,
         )
-        found = json.loads(said.stdout)
+        result = json.loads(process.stdout)
     except (CommandError, OSError, subprocess.TimeoutExpired, ValueError):
         return "", []
-    return str(found["problem"]), list(found["ignored"])
+    return str(result["problem"]), list(result["ignored"])
 
 
 def check_agents(home: Path) -> Iterator[Finding]:
-    found = list_files(home / "agents", "*.toml")
-    for path in found:
+    paths = list_files(home / "agents", "*.toml")
+    for path in paths:
         try:
             parse_toml_file(path)
         except ValueError as error:
@@ -221,35 +224,37 @@ def check_conversations(home: Path) -> Iterator[Finding]:
 
 
 def check_records(home: Path) -> Iterator[Finding]:
-    """Damaged records of conversations and memories; the daemon's program knows the formats. A
-    record of a conversation is left out, an entry of a memory is still used."""
+    """Report damaged records, which the daemon's program finds.
+
+    The daemon skips a damaged record of a conversation, and still uses one of a memory.
+    """
     if not any((home / name).is_dir() for name in ("sessions", "memory")):
         return
-    found = verify_records(home)
-    if found is None:
+    report = verify_records(home)
+    if report is None:
         yield Finding("warn", "records", "checksums were not looked at: crabtalkd did not do it")
         return
-    for one in found["damage"]:
-        text = f"{one['file']}: {one['problem']}; {one['next_step']}"
-        if "line" in one:
-            show = f"sed -n {one['line']}p {shlex.quote(one['file'])}"
-            yield Finding("warn", "records", text, show)
+    for record in report["damage"]:
+        text = f"{record['file']}: {record['problem']}; {record['next_step']}"
+        if "line" in record:
+            show_command = f"sed -n {record['line']}p {shlex.quote(record['file'])}"
+            yield Finding("warn", "records", text, show_command)
         else:
             yield Finding("fail", "records", text)
-    if found["unnamed"]:
-        text = f"{found['unnamed']} more damaged records are not listed"
+    if report["unnamed"]:
+        text = f"{report['unnamed']} more damaged records are not listed"
         yield Finding("warn", "records", text, add_home_option("crabtalkd verify", home))
-    if found["unchecked"]:
-        text = f"{found['unchecked']} files were not looked at: it would have taken too long"
+    if report["unchecked"]:
+        text = f"{report['unchecked']} files were not looked at: it would have taken too long"
         yield Finding("warn", "records", text, add_home_option("crabtalkd verify", home))
-    if not found["damage"] and found["checked"]:
-        count = found["checked"]
+    if not report["damage"] and report["checked"]:
+        count = report["checked"]
         files_checked = "1 file" if count == 1 else f"{count} files"
         yield Finding("ok", "records", f"no damage in {files_checked}")
 
 
 def verify_records(home: Path) -> dict[str, Any] | None:
-    """What `crabtalkd verify` says; None where it cannot be asked, or is of another age."""
+    """Return the report of `crabtalkd verify`; None if it is missing or of another version."""
     from .daemon_startup import find_daemon_program
 
     try:
@@ -262,17 +267,17 @@ def verify_records(home: Path) -> dict[str, Any] | None:
             "--home",
             str(home),
         ]
-        said = subprocess.run(
+        process = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=VERIFY_SECONDS + PROGRAM_TIMEOUT,
             check=False,
         )
-        found = json.loads(said.stdout)
+        report = json.loads(process.stdout)
     except (CommandError, OSError, subprocess.TimeoutExpired, ValueError):
         return None
-    return found if isinstance(found, dict) and "damage" in found else None
+    return report if isinstance(report, dict) and "damage" in report else None
 
 
 def check_ports(home: Path) -> Iterator[Finding]:
@@ -285,7 +290,7 @@ def check_ports(home: Path) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 "components",
-                f"nobody listens where {file.path} says",
+                f"nothing listens where {file.path} says",
                 f"rm {quote_path(file.path)}",
             )
 
@@ -312,10 +317,13 @@ def check_index(home: Path) -> Iterator[Finding]:
     index = home / "index" / "sessions"
     if not index.exists():
         return
-    again = f"rm -r {quote_path(home / 'index')}"
+    remove_command = f"rm -r {quote_path(home / 'index')}"
     if not index.is_dir() or not os.access(index, os.R_OK | os.W_OK | os.X_OK):
         yield Finding(
-            "fail", "index", f"{index} cannot be used; it is built anew when it is gone", again
+            "fail",
+            "index",
+            f"{index} cannot be used; it is built anew when it is gone",
+            remove_command,
         )
         return
     total = sum(path.stat().st_size for path in list_files(index, "**/*") if path.is_file())
@@ -336,21 +344,21 @@ CHECKS: dict[str, HomeCheck] = {
 }
 
 
-# ── What they look with ────────────────────────────────────────────────────────────────────────
+# ── Helpers ────────────────────────────────────────────────────────────────────────────────────
 
 
 def find_existing_parent(home: Path) -> Path:
-    """The home, or what it would be made in."""
+    """Return the home, or the nearest parent that exists."""
     return next(path for path in (home, *home.parents) if path.exists())
 
 
 def list_files(directory: Path, pattern: str) -> list[Path]:
-    """None where there is no directory."""
+    """List matching files, at most MAX_FILES; an empty list if there is no directory."""
     return sorted(islice(directory.glob(pattern), MAX_FILES))
 
 
 def parse_toml_file(path: Path) -> dict[str, Any]:
-    """Raises ValueError, UnicodeDecodeError and TOMLDecodeError being of its kind."""
+    """Parse a file. Raises ValueError, which UnicodeDecodeError and TOMLDecodeError derive from."""
     try:
         return tomllib.loads(path.read_bytes().decode())
     except RecursionError:
@@ -358,7 +366,7 @@ def parse_toml_file(path: Path) -> dict[str, Any]:
 
 
 def find_missing_variables(home: Path) -> list[str]:
-    """Those the configuration takes from the environment, and ours has not."""
+    """Return the variables that the configuration needs and our environment does not have."""
     try:
         document = parse_toml_file(home / "config.toml")
     except (OSError, ValueError):
@@ -368,11 +376,11 @@ def find_missing_variables(home: Path) -> list[str]:
 
 
 def format_paths(paths: list[Path]) -> str:
-    named = ", ".join(map(str, paths[:MAX_NAMED_FILES]))
+    names = ", ".join(map(str, paths[:MAX_NAMED_FILES]))
     return (
-        named
+        names
         if len(paths) <= MAX_NAMED_FILES
-        else f"{named} and {len(paths) - MAX_NAMED_FILES} more"
+        else f"{names} and {len(paths) - MAX_NAMED_FILES} more"
     )
 
 
@@ -383,7 +391,7 @@ def format_chmod(mode: str, paths: list[Path], home: Path) -> str:
 
 
 def add_home_option(command: str, home: Path) -> str:
-    """A command of ours, about that home."""
+    """Return one of our commands, with --home unless this is the default home."""
     from crabtalk.transport import default_home
 
     return command if home == default_home() else f"{command} --home {quote_path(home)}"

@@ -1,6 +1,6 @@
-"""crabtalk: the command, what it can be told to do, and how any of it ends.
+"""The `crabtalk` command: its subcommands and options.
 
-A command's module is imported when the command is named: whoever wants help waits for nothing else.
+A subcommand's module is imported only when it is called, so that `--help` is fast.
 """
 
 import gc
@@ -21,7 +21,7 @@ from .options import MODE_HELP, MODES, no_start_option
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# What each is for, and where it is. The help shows them in two columns, in this order.
+# A description and the place of each command. The help shows them in two columns, in this order.
 COMMANDS = {
     "ask": ("Ask, print the answer", "ask:ask"),
     "conversations": ("What was said so far", "conversations:conversations"),
@@ -41,13 +41,13 @@ COMMANDS = {
     "doctor": ("What is wrong, and why", "doctor:doctor"),
     "completions": ("For your shell", "completion:completions"),
 }
-TWO_COLUMN_WIDTH = 78  # columns that two columns of commands need
+TWO_COLUMN_WIDTH = 78  # terminal columns that two columns of commands need
 
 EXAMPLES = 'Example: git diff | crabtalk ask "What does this change?"'
 
 
 class CrabtalkCommands(CommandGroup):
-    """Its commands are named here and imported when they are called."""
+    """A group whose commands are listed in COMMANDS and imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -64,11 +64,11 @@ class CrabtalkCommands(CommandGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:  # it knows of none to suggest
+        except click.NoSuchCommand as error:  # the base class has no suggestions
             raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, what) for name, (what, _) in COMMANDS.items()]
+        rows = [(name, description) for name, (description, _) in COMMANDS.items()]
         with formatter.section("Commands"):
             if formatter.width < TWO_COLUMN_WIDTH:
                 formatter.write_dl(rows)
@@ -81,13 +81,13 @@ class CrabtalkCommands(CommandGroup):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[Any]]":
         from click.shell_completion import CompletionItem
 
-        found: list[CompletionItem[Any]] = [
-            CompletionItem(name, help=what)
-            for name, (what, _) in COMMANDS.items()
+        items: list[CompletionItem[Any]] = [
+            CompletionItem(name, help=description)
+            for name, (description, _) in COMMANDS.items()
             if name.startswith(incomplete)
         ]
-        # Not the group's own: it would import every command for its help.
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        # The group's own method would import every command for its help.
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def explain_error(self, error: Exception) -> str | None:
         return explain_error(error)
@@ -111,7 +111,7 @@ class CrabtalkCommands(CommandGroup):
 )
 @click.option("--mode", type=click.Choice([*MODES]), metavar="MODE", help=MODE_HELP)
 @no_start_option
-# Hidden, so that the help fits a screen: everybody knows it.
+# Hidden so that the help fits a screen: people know this option anyway.
 @click.version_option(
     __version__, prog_name="crabtalk", message="%(prog)s %(version)s", hidden=True
 )
@@ -139,7 +139,7 @@ def main(
 def run_chat(
     home: Path | None, agent: str | None, sender: str, *, start: bool, mode: str
 ) -> NoReturn:
-    # What is loaded stays: to look for garbage in it takes 10 ms, and finds none.
+    # Imported objects live on: a garbage collection would take 10 ms and find none.
     gc.disable()
     from crabtalk.chat.app import run_chat
 

@@ -1,4 +1,4 @@
-"""MCP lines: how servers and what happens to them are shown, to people and to programs."""
+"""Format MCP servers and their events, as lines for people and JSON for programs."""
 
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -38,25 +38,25 @@ def describe_target(info: "wire.McpInfo") -> str:
 
 
 def format_row(info: "wire.McpInfo") -> tuple[str, ...]:
-    how = get_status(info)
-    tools = format_count(info.tool_count, "tool") if how == "connected" else ""
-    about = f"{describe_target(info)}: {info.error}" if info.error else describe_target(info)
+    status = get_status(info)
+    tools = format_count(info.tool_count, "tool") if status == "connected" else ""
+    description = f"{describe_target(info)}: {info.error}" if info.error else describe_target(info)
     return (
         to_one_line(info.source) or "(all)",
         to_one_line(info.name),
-        how,
+        status,
         tools,
-        to_one_line(about, max(40, get_line_width() - 40)),
+        to_one_line(description, max(40, get_line_width() - 40)),
     )
 
 
 def format_details(info: "wire.McpInfo", tools: list[str]) -> list[str]:
-    how = get_status(info)
-    colour = COLOURS.get(how)
-    known = [
+    status = get_status(info)
+    colour = COLOURS.get(status)
+    rows = [
         ("agent", to_one_line(info.source) or "(all)"),
         ("server", to_one_line(info.name)),
-        ("state", apply_style(how, fg=colour) if colour else how),
+        ("state", apply_style(status, fg=colour) if colour else status),
         ("reason", to_one_line(info.error)),
         ("is", to_one_line(describe_target(info))),
         ("env", to_one_line(" ".join(f"{key}={value}" for key, value in sorted(info.env.items())))),
@@ -67,7 +67,7 @@ def format_details(info: "wire.McpInfo", tools: list[str]) -> list[str]:
             to_one_line(", ".join(tools)) or (str(info.tool_count) if info.tool_count else ""),
         ),
     ]
-    return [f"{what:<8} {text}" for what, text in known if text]
+    return [f"{label:<8} {text}" for label, text in rows if text]
 
 
 def get_event_kind(event: "wire.McpEventMsg") -> str:
@@ -88,8 +88,8 @@ def event_to_json(event: "wire.McpEventMsg") -> dict[str, Any]:
 
 
 def format_event(event: "wire.McpEventMsg") -> str:
-    about = event.error or ", ".join(event.tools)
+    description = event.error or ", ".join(event.tools)
     head = (
         f"{event.timestamp[11:19]} {to_one_line(event.agent) or '(all)'} {to_one_line(event.name)}"
     )
-    return f"{head}: {get_event_kind(event)} {to_one_line(about)}".rstrip()
+    return f"{head}: {get_event_kind(event)} {to_one_line(description)}".rstrip()

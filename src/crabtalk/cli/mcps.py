@@ -1,4 +1,4 @@
-"""crabtalk mcp: the MCP servers of agents, how they are, and theirs in other programs' files."""
+"""crabtalk mcp: list, add, remove, import and export the MCP servers of agents."""
 
 import json
 import os
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LIST_HINT = "`crabtalk mcp list` has the names"
 AGENTS_HINT = "`crabtalk agents list` has the names"
 MAX_FILE_SIZE = 1 << 20  # bytes of a file with servers
-# What asking for the names of tools may take: they are there, or not worth waiting for.
+# Seconds to wait for the names of tools: a daemon that has them sends them at once.
 TOOLS_TIMEOUT = 3.0
 
 agent_argument = click.argument("agent", type=AgentName())
@@ -65,11 +65,11 @@ def mcp_list(agent: str, home: Path | None, in_json: bool) -> None:
       crabtalk mcp list --agent crab --json
     """
     with connect_daemon(home) as client, explain_not_found(AGENTS_HINT):
-        found = client.list_mcps(agent).mcps
+        servers = client.list_mcps(agent).mcps
     if in_json:
-        print_json({"mcps": [mcp_to_json(each) for each in found]})
-    elif found:
-        print_output(format_table([format_row(each) for each in found]))
+        print_json({"mcps": [mcp_to_json(server) for server in servers]})
+    elif servers:
+        print_output(format_table([format_row(server) for server in servers]))
     else:
         print_to_stderr("there are no MCP servers; `crabtalk mcp add` makes one")
 
@@ -90,8 +90,8 @@ def mcp_show(agent: str, name: str, home: Path | None, in_json: bool) -> None:
       crabtalk mcp show crab github --json
     """
     with connect_daemon(home) as client, explain_not_found(LIST_HINT):
-        found = [each for each in client.list_mcps(agent).mcps if each.name == name]
-    info = next((each for each in found if each.source == agent), None)
+        servers = client.list_mcps(agent).mcps
+    info = next((s for s in servers if (s.name, s.source) == (name, agent)), None)
     if info is None:
         raise make_missing_server_error(agent, name)
     tools = load_tool_names(home, info) if info.tool_count else []
@@ -149,9 +149,9 @@ def mcp_add(
         "auto_restart": not no_restart,
     }
     with connect_daemon(home) as client, explain_not_found(AGENTS_HINT):
-        made = client.upsert_mcp(agent, config)
+        info = client.upsert_mcp(agent, config)
     if in_json:
-        print_json(mcp_to_json(made))
+        print_json(mcp_to_json(info))
     else:
         print_to_stderr(
             f"{to_one_line(agent)} has {to_one_line(name)}; `crabtalk mcp list` says how it is"
@@ -173,7 +173,7 @@ def mcp_rm(agent: str, name: str, yes: bool, home: Path | None, in_json: bool) -
       crabtalk mcp rm crab github --yes
     """
     with connect_daemon(home) as client, explain_not_found(LIST_HINT):
-        if name not in [each.name for each in client.list_mcps(agent).mcps]:
+        if name not in [server.name for server in client.list_mcps(agent).mcps]:
             raise make_missing_server_error(agent, name)
         require_confirmation(f"Take {to_one_line(name)} from {to_one_line(agent)}?", yes)
         client.delete_mcp(agent, name)
@@ -198,22 +198,22 @@ def mcp_import(agent: str, file: Any, home: Path | None, in_json: bool) -> None:
       crabtalk mcp import crab ~/.config/Claude/claude_desktop_config.json
       crabtalk mcp export crab | crabtalk mcp import twin -
     """
-    taken = parse_servers(read_servers_file(file), os.environ)
-    done: dict[str, str] = {}
+    imported = parse_servers(read_servers_file(file), os.environ)
+    outcomes: dict[str, str] = {}
     with connect_daemon(home) as client, explain_not_found(AGENTS_HINT):
-        before = {each.name for each in client.list_mcps(agent).mcps}
+        before = {server.name for server in client.list_mcps(agent).mcps}
         try:
-            for server in taken.servers:
+            for server in imported.servers:
                 client.upsert_mcp(agent, server)
-                done[server["name"]] = "replaced" if server["name"] in before else "added"
+                outcomes[server["name"]] = "replaced" if server["name"] in before else "added"
         finally:
             if not in_json:
-                for name, what in done.items():
-                    print_to_stderr(f"{what} {to_one_line(name)}")
-    for remark in taken.remarks:
+                for name, outcome in outcomes.items():
+                    print_to_stderr(f"{outcome} {to_one_line(name)}")
+    for remark in imported.remarks:
         print_to_stderr(to_one_line(remark))
     if in_json:
-        print_json({"agent": agent, "servers": done, "remarks": taken.remarks})
+        print_json({"agent": agent, "servers": outcomes, "remarks": imported.remarks})
 
 
 @mcp.command("export")
@@ -230,11 +230,11 @@ def mcp_export(agent: str, home: Path | None, in_json: bool) -> None:
     """
     with connect_daemon(home) as client, explain_not_found(AGENTS_HINT):
         servers = json.loads(client.get_agent(agent).config)["mcps"]
-    made = export_servers(servers)
+    exported = export_servers(servers)
     if in_json:
-        print_json(made)
+        print_json(exported)
     else:
-        click.echo(json.dumps(made, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(exported, indent=2, ensure_ascii=False))
     if has_masked_secrets(servers):
         print_to_stderr(
             "secrets are masked as ********; write them in before another program uses this"
@@ -263,11 +263,14 @@ def mcp_watch(agent: str | None, home: Path | None, in_json: bool) -> None:
                 print_output(format_event(event))
 
 
-# ── What was said on the command line ──────────────────────────────────────────────────────────
+# ── Values from the command line and from files ────────────────────────────────────────────────
 
 
 def parse_env_option(text: str) -> tuple[str, str]:
-    """Secrets need not stand on the command line, where every user of the machine sees them."""
+    """Parse KEY=VALUE, or KEY with the value from our environment.
+
+    The second form keeps secrets off the command line, which every user of the machine can see.
+    """
     key, separator, value = text.partition("=")
     if separator:
         return key, value
@@ -295,13 +298,13 @@ def read_servers_file(file: Any) -> str:
 
 
 def load_tool_names(home: Path | None, info: "wire.McpInfo") -> list[str]:
-    """The feed begins with how every server is, and only it has the names."""
+    """Read the names of a server's tools from the feed, which begins with every server's state."""
     import asyncio
 
     from crabtalk.client import ServerError, connect
     from crabtalk.protocol import wire
 
-    async def ask() -> list[str]:
+    async def read_names() -> list[str]:
         async with connect(home=home, client="crabtalk") as client:
             async for event in client.subscribe_mcp_events():
                 if (event.agent, event.name) == (info.source, info.name):
@@ -310,7 +313,7 @@ def load_tool_names(home: Path | None, info: "wire.McpInfo") -> list[str]:
         return []
 
     async def in_time() -> list[str]:
-        return await asyncio.wait_for(ask(), TOOLS_TIMEOUT)
+        return await asyncio.wait_for(read_names(), TOOLS_TIMEOUT)
 
     with suppress(TimeoutError, ServerError):
         return asyncio.run(in_time())
@@ -318,7 +321,7 @@ def load_tool_names(home: Path | None, info: "wire.McpInfo") -> list[str]:
 
 
 def make_missing_server_error(agent: str, name: str) -> CommandError:
-    whose = (
+    subject = (
         f"{to_one_line(agent)} has no MCP server" if agent else "no MCP server for all agents is"
     )
-    return CommandError(f"{whose} called {name!r}; {LIST_HINT}")
+    return CommandError(f"{subject} called {name!r}; {LIST_HINT}")

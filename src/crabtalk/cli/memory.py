@@ -1,4 +1,7 @@
-"""crabtalk memory: what agents remember, and its round trip through files that people edit."""
+"""crabtalk memory: search, show, dump and load what agents remember.
+
+`dump` writes pages that people can edit, `load` reads them back.
+"""
 
 import sys
 import time
@@ -29,7 +32,7 @@ from .times import format_age, format_day, format_timestamp
 if TYPE_CHECKING:
     from crabtalk.memory import MemoryEntry, MemoryHit
 
-PREVIEW_LINES = 3  # of an entry that was found
+PREVIEW_LINES = 3  # lines of each hit
 
 
 @click.group()
@@ -66,14 +69,14 @@ def memory_search(words: tuple[str, ...], limit: int, in_json: bool, **where: An
       crabtalk memory search crab tide tables
       crabtalk memory search --file crab.crmem tide --limit 20 --json
     """
-    place, query = parse_location(words, "QUERY...", **where)
-    asked = " ".join(query)
-    with place.open_to_read() as store:
-        hits = store.search(asked, limit)
+    location, query = parse_location(words, "QUERY...", **where)
+    query_text = " ".join(query)
+    with location.open_to_read() as store:
+        hits = store.search(query_text, limit)
     if in_json:
         print_json({"hits": [{**entry_to_json(hit.entry), "score": hit.score} for hit in hits]})
     elif hits:
-        print_output("\n\n".join(format_hit(hit, asked) for hit in hits))
+        print_output("\n\n".join(format_hit(hit, query_text) for hit in hits))
     else:
         print_to_stderr("nothing found")
 
@@ -90,8 +93,8 @@ def memory_show(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
       crabtalk memory show crab deploy
       crabtalk memory show crab deploy --json
     """
-    place, (name,) = parse_location(words, "NAME", **where)
-    with place.open_to_read() as store:
+    location, (name,) = parse_location(words, "NAME", **where)
+    with location.open_to_read() as store:
         entry = store.get_entry(name)
     if in_json:
         print_json(entry_to_json(entry))
@@ -113,8 +116,8 @@ def memory_list(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
       crabtalk memory list crab
       crabtalk memory list --file ~/.crabtalk/memory/crab.crmem
     """
-    place, _ = parse_location(words, **where)
-    with place.open_to_read() as store:
+    location, _ = parse_location(words, **where)
+    with location.open_to_read() as store:
         entries = store.list_entries()
     if in_json:
         print_json({"entries": [entry_to_json(entry, content=False) for entry in entries]})
@@ -142,9 +145,9 @@ def memory_dump(words: tuple[str, ...], in_json: bool, **where: Any) -> None:
     Example:
       crabtalk memory dump crab ~/brain
     """
-    place, (word,) = parse_location(words, "DIR", **where)
-    directory = Path(word).expanduser()
-    with place.open_to_read() as store:
+    location, (directory_name,) = parse_location(words, "DIR", **where)
+    directory = Path(directory_name).expanduser()
+    with location.open_to_read() as store:
         entries = store.list_entries()
     write_memory_pages(entries, directory)
     if in_json:
@@ -169,9 +172,9 @@ def memory_load(words: tuple[str, ...], yes: bool, in_json: bool, **where: Any) 
       crabtalk memory load crab ~/brain
       crabtalk memory load crab ~/brain --yes
     """
-    place, (word,) = parse_location(words, "DIR", **where)
-    pages = read_memory_pages(Path(word).expanduser())
-    with place.open_to_write() as store:
+    location, (directory_name,) = parse_location(words, "DIR", **where)
+    pages = read_memory_pages(Path(directory_name).expanduser())
+    with location.open_to_write() as store:
         before = store.list_entries()
         difference = MemoryDiff.compare(before, pages)
         if not in_json:
@@ -180,7 +183,7 @@ def memory_load(words: tuple[str, ...], yes: bool, in_json: bool, **where: Any) 
             print_to_stderr(difference.format_text())
         if difference and not yes:
             confirm_changes()
-            # People take their time, and agents go on meanwhile.
+            # An agent may have changed its memory while the person was asked.
             if store.list_entries() != before:
                 raise CommandError("it has changed since, and is left as it is; load again")
         if difference:
@@ -203,26 +206,29 @@ def confirm_changes() -> None:
 
 
 def entry_to_json(entry: "MemoryEntry", *, content: bool = True) -> dict[str, Any]:
-    known = {
+    fields = {
         "name": entry.name,
         "kind": format_kind(entry),
         "created_at": format_timestamp(entry.created_at),
         "aliases": list(entry.aliases),
     }
-    return {**known, "content": entry.content} if content else known
+    return {**fields, "content": entry.content} if content else fields
 
 
 def format_hit(hit: "MemoryHit", query: str) -> str:
-    """Name, kind and age, and the first lines that say something."""
+    """Render name, kind and age, and the first lines that are not blank."""
     entry = hit.entry
     name = apply_style(to_one_line(entry.name), bold=True)
     lines = [line for line in entry.content.splitlines() if line.strip()]
-    shown = [
+    preview = [
         f"  {highlight_terms(to_one_line(line, get_line_width() - 2), query)}"
         for line in lines[:PREVIEW_LINES]
     ]
     return "\n".join(
-        [f"{name} · {format_kind(entry)}, {format_age(time.time() - entry.created_at)} old", *shown]
+        [
+            f"{name} · {format_kind(entry)}, {format_age(time.time() - entry.created_at)} old",
+            *preview,
+        ]
     )
 
 

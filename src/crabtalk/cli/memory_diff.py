@@ -1,4 +1,4 @@
-"""Difference: what becomes of a memory when other entries take its place. Entries go by name."""
+"""The difference between a memory and the entries that will replace it, by entry name."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from crabtalk.service.command_line import to_one_line
 if TYPE_CHECKING:
     from crabtalk.memory import MemoryEntry
 
-MAX_NAMES = 8  # names of each sort
-MAX_NAME_LENGTH = 60  # characters of one
+MAX_NAMES = 8  # names listed for each kind of change
+MAX_NAME_LENGTH = 60  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDiff:
-    """The names of entries, in the order they are in."""
+    """The names of added, removed and changed entries, each in the order of its memory."""
 
     added: list[str]
     removed: list[str]
@@ -42,19 +42,19 @@ class MemoryDiff:
         return bool(self.added or self.removed or self.changed)
 
     def format_text(self) -> str:
-        """The numbers, and below them the first of the names."""
-        sorts = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
-        numbers = ", ".join(f"{len(names)} {sort}" for sort, names in sorts)
+        """Render the numbers, and below them the first names of each kind."""
+        changes = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
+        numbers = ", ".join(f"{len(names)} {kind}" for kind, names in changes)
         return "\n".join(
-            [numbers, *(f"  {sort}: {format_names(names)}" for sort, names in sorts if names)]
+            [numbers, *(f"  {kind}: {format_names(names)}" for kind, names in changes if names)]
         )
 
 
 def get_comparable_fields(entry: "MemoryEntry") -> tuple[object, ...]:
-    """All of an entry but its number, which is given anew."""
+    """Return all fields but the name and the number, which `replace` assigns anew."""
     return entry.kind, entry.content, entry.aliases, entry.created_at
 
 
 def format_names(names: list[str]) -> str:
-    shown = ", ".join(to_one_line(name, MAX_NAME_LENGTH) for name in names[:MAX_NAMES])
-    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
+    text = ", ".join(to_one_line(name, MAX_NAME_LENGTH) for name in names[:MAX_NAMES])
+    return text if len(names) <= MAX_NAMES else f"{text} and {len(names) - MAX_NAMES} more"

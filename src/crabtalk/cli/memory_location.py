@@ -1,4 +1,4 @@
-"""Places: which memory a command is about. An agent's at the daemon, or a file that needs none."""
+"""Which memory a command works on: an agent's at the daemon, or a file without a daemon."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ file_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class MemoryLocation:
-    """As the command line names it: an agent of the daemon in `home`, or a file."""
+    """A memory as the command line names it: an agent of the daemon in `home`, or a file."""
 
     agent: str = ""
     sender: str = ""
@@ -53,7 +53,7 @@ class MemoryLocation:
 
     @contextmanager
     def open_to_write(self) -> Iterator[MemorySource]:
-        """A file that is not there comes into being. One the daemon uses is refused."""
+        """Open for writing. A missing file is created; one a daemon uses raises CommandError."""
         if self.file is None:
             with self._open_at_daemon() as store:
                 yield store
@@ -68,8 +68,8 @@ class MemoryLocation:
 
 
 def add_location_options(command: F) -> F:
-    """Whose memory. The command's words begin with AGENT, unless there is a file."""
-    for option in (home_option, file_option, sender_option):  # the last one is listed first
+    """Add the options that name a memory. Without --file the command's first word is AGENT."""
+    for option in (home_option, file_option, sender_option):  # help lists the last one first
         command = option(command)
     return command
 
@@ -77,8 +77,10 @@ def add_location_options(command: F) -> F:
 def parse_location(
     words: tuple[str, ...], *names: str, sender: str, home: Path | None, file: Path | None
 ) -> tuple[MemoryLocation, list[str]]:
-    """The memory that is meant, and the words that are left: one for each of `names`, and any
-    number for a last one that ends in dots."""
+    """Return the memory and the remaining words.
+
+    There is one word for each of `names`, and any number for a last name that ends in dots.
+    """
     if file is None and not words:
         raise click.UsageError("say whose memory: AGENT, or --file PATH")
     if file is not None and (sender or home is not None):
@@ -105,7 +107,7 @@ def open_memory_file(path: Path) -> "Memory":
 
 
 def require_memory_file(path: Path) -> None:
-    """A store mends what is damaged. What never was a memory would be mended into an empty one."""
+    """Refuse other files: a store repairs damage, and would turn them into an empty memory."""
     with path.open("rb") as file:
         if file.read(len(FILE_MAGIC)) != FILE_MAGIC:
             raise CommandError(f"{path} is no memory; name a .crmem file")

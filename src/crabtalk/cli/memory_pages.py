@@ -1,4 +1,4 @@
-"""A book: the directory of pages that a memory is written to, and that people edit."""
+"""The directory of Markdown pages that a memory is dumped to and loaded from."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def write_memory_pages(entries: "list[MemoryEntry]", directory: Path) -> None:
-    """In the place of the pages that are there. Raises when one of them would be lost by that."""
+    """Replace the pages in the directory. Raises CommandError if it would lose a person's page."""
     from crabtalk.memory import markdown_book
 
     names = {entry.name for entry in entries}
@@ -32,7 +32,7 @@ def read_memory_pages(directory: Path) -> "list[MemoryEntry]":
 
 
 def is_dumped_page(path: Path) -> bool:
-    """Whether it begins the way pages of a dump do, and pages that people wrote do not."""
+    """Whether a page begins as dumped pages do; pages that people write begin otherwise."""
     from crabtalk.memory import markdown_page
 
     with path.open(encoding="utf-8-sig", errors="replace") as lines:

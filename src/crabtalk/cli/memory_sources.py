@@ -1,4 +1,4 @@
-"""Stores: a memory that is open, at the daemon or in its file, and what can be done with it."""
+"""An open memory, at the daemon or in a file, behind one interface."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ AGENTS_HINT = "each has a file in agents/ of the daemon's home"
 
 
 class MemorySource(Protocol):
-    """What can be done with a memory, wherever it is."""
+    """Operations on a memory, wherever it is."""
 
     def search(self, query: str, limit: int) -> "list[MemoryHit]": ...
 
@@ -35,14 +35,14 @@ class FileMemorySource:
         return self._memory.search(query, limit)
 
     def get_entry(self, name: str) -> "MemoryEntry":
-        found = self._memory.get(name)
-        if found is None:
+        entry = self._memory.get(name)
+        if entry is None:
             path = self._memory.path
             raise CommandError(
                 f"nothing in {path} is called {name!r}; `crabtalk memory list --file {path}` has "
                 "the names"
             )
-        return found
+        return entry
 
     def list_entries(self) -> "list[MemoryEntry]":
         return self._memory.entries()
@@ -61,11 +61,11 @@ class DaemonMemorySource:
         from crabtalk.memory import MemoryEntry, MemoryHit
 
         with explain_not_found(AGENTS_HINT):
-            found = self._client.search_memory(self._agent, query, limit=limit, sender=self._sender)
+            page = self._client.search_memory(self._agent, query, limit=limit, sender=self._sender)
         return [
             MemoryHit(
                 MemoryEntry(
-                    id=place,
+                    id=index,
                     created_at=parse_timestamp(hit.created_at),
                     kind=parse_kind(hit.kind),
                     name=hit.name,
@@ -74,7 +74,7 @@ class DaemonMemorySource:
                 ),
                 hit.score,
             )
-            for place, hit in enumerate(found.hits)
+            for index, hit in enumerate(page.hits)
         ]
 
     def get_entry(self, name: str) -> "MemoryEntry":
@@ -83,14 +83,14 @@ class DaemonMemorySource:
         return decode_entry(page.entries[0])
 
     def list_entries(self) -> "list[MemoryEntry]":
-        found: list[MemoryEntry] = []
+        entries: list[MemoryEntry] = []
         after: int | None = None
         while True:
             with explain_not_found(AGENTS_HINT):
                 page = self._client.list_memory(self._agent, sender=self._sender, after=after)
-            found += map(decode_entry, page.entries)
+            entries += map(decode_entry, page.entries)
             if not page.HasField("next_after"):
-                return found
+                return entries
             after = page.next_after
 
     def replace(self, entries: "list[MemoryEntry]") -> None:
@@ -118,7 +118,10 @@ def make_too_large_error(how: str) -> CommandError:
 
 @contextmanager
 def explain_not_found(step: str) -> Iterator[None]:
-    """What the daemon does not know, with the step that helps, unless it names those there are."""
+    """Turn a 404 of the daemon into CommandError with the next step.
+
+    The step is left out if the daemon's sentence already lists the names.
+    """
     from crabtalk.client import ServerError
 
     try:
@@ -126,20 +129,20 @@ def explain_not_found(step: str) -> Iterator[None]:
     except ServerError as error:
         if error.code != 404:
             raise
-        has_step = "; there are: " in error.message
-        raise CommandError(error.message if has_step else f"{error.message}; {step}") from None
+        has_names = "; there are: " in error.message
+        raise CommandError(error.message if has_names else f"{error.message}; {step}") from None
 
 
-def decode_entry(sent: "wire.MemoryEntry") -> "MemoryEntry":
+def decode_entry(entry: "wire.MemoryEntry") -> "MemoryEntry":
     from crabtalk.memory import MemoryEntry
 
     return MemoryEntry(
-        id=sent.number,
-        created_at=sent.created_at,
-        kind=parse_kind(sent.kind),
-        name=sent.name,
-        content=sent.content,
-        aliases=tuple(sent.aliases),
+        id=entry.number,
+        created_at=entry.created_at,
+        kind=parse_kind(entry.kind),
+        name=entry.name,
+        content=entry.content,
+        aliases=tuple(entry.aliases),
     )
 
 

@@ -1,4 +1,4 @@
-"""Message: what is said to an agent, put together from words, standard input and files."""
+"""Build the message to an agent from words, standard input and files."""
 
 import re
 import select
@@ -12,33 +12,38 @@ from crabtalk.service.command_line import print_to_stderr, to_one_line
 from .errors import CommandError
 
 STDIN_WORD = "-"
-# Bytes of all of it: more than models read, and within what a frame takes.
+# Bytes of the whole message: more than models read, and less than a frame holds.
 MAX_MESSAGE_SIZE = 8 * 1024 * 1024
-# Seconds after which somebody who waits for nothing wants to know why.
+# Seconds without input after which a hint says that standard input is being read.
 STDIN_WAIT_SECONDS = 2.0
 
 
 def build_message(words: tuple[str, ...], files: tuple[Path, ...]) -> str:
-    """The words, what is piped in, and the files, each below its name. Raises what is wrong."""
-    said = " ".join(word for word in words if word != STDIN_WORD)
+    """Join the words, standard input and the files, each below its name.
+
+    Raises click.UsageError when there is nothing to send, and CommandError for input that cannot
+    be sent.
+    """
+    typed = " ".join(word for word in words if word != STDIN_WORD)
     is_piped = STDIN_WORD in words or not has_terminal()
-    if not is_piped and not said.strip() and not files:
+    if not is_piped and not typed.strip() and not files:
         raise click.UsageError("say something: words, `-` for standard input, or -f FILE")
-    whole = "\n\n".join(part for part in (said, read_stdin() if is_piped else "") if part.strip())
+    message = "\n\n".join(
+        part for part in (typed, read_stdin() if is_piped else "") if part.strip()
+    )
     for path in files:
-        whole = check_message_size(f"{whole}\n\n{fence_file(path)}".lstrip("\n"))
-    if not whole.strip():
+        message = check_message_size(f"{message}\n\n{fence_file(path)}".lstrip("\n"))
+    if not message.strip():
         raise CommandError('there is nothing to ask; say it: crabtalk ask "…", or pipe it in')
-    return check_message_size(whole)
+    return check_message_size(message)
 
 
 def has_terminal() -> bool:
-    """Whether a person is at standard input; nobody is where it was closed."""
+    """Whether standard input is a terminal; False if it was closed."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def read_stdin() -> str:
-    """All of standard input."""
     if sys.stdin is None:
         return ""
     if not has_terminal() and not select.select([sys.stdin], [], [], STDIN_WAIT_SECONDS)[0]:
@@ -47,7 +52,7 @@ def read_stdin() -> str:
 
 
 def fence_file(path: Path) -> str:
-    """A file as agents read it: its name, and its text between fences that are not in it."""
+    """Render a file for an agent: its name, and its text between fences longer than any in it."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_MESSAGE_SIZE + 1)
@@ -73,11 +78,11 @@ def decode_text(data: bytes, name: str) -> str:
         ) from None
 
 
-def check_message_size(said: str) -> str:
-    """What it is given, if so much can be said."""
-    if len(said.encode()) > MAX_MESSAGE_SIZE:
+def check_message_size(message: str) -> str:
+    """Return the message. Raises MessageTooLargeError if it is too large to send."""
+    if len(message.encode()) > MAX_MESSAGE_SIZE:
         raise MessageTooLargeError
-    return said
+    return message
 
 
 class MessageTooLargeError(CommandError):

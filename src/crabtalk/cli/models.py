@@ -1,4 +1,4 @@
-"""crabtalk models: which there are, and which of them answers."""
+"""crabtalk models: list the models and choose the active one."""
 
 from pathlib import Path
 
@@ -42,12 +42,14 @@ def models_list(home: Path | None, in_json: bool) -> None:
       crabtalk models list --json
     """
     with connect_daemon(home) as client:
-        found = client.list_models().models
+        models = client.list_models().models
     if in_json:
-        print_json({"models": [{"name": each.name, "active": each.active} for each in found]})
-    elif found:
+        print_json({"models": [{"name": model.name, "active": model.active} for model in models]})
+    elif models:
         print_output(
-            "\n".join(f"{'*' if each.active else ' '} {to_one_line(each.name)}" for each in found)
+            "\n".join(
+                f"{'*' if model.active else ' '} {to_one_line(model.name)}" for model in models
+            )
         )
     else:
         print_to_stderr("there is no model yet; `crabtalkd setup` helps with that")

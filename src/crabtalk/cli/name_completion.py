@@ -1,4 +1,7 @@
-"""Names: what a shell may complete, asked of the daemon if it is quick. None is started for it."""
+"""Shell completion of names that the daemon knows.
+
+The daemon must answer quickly; none is started for a completion.
+"""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
     from crabtalk.client import Client
 
-# Whoever pressed Tab waits for no longer, in seconds.
+# Seconds that a person who pressed Tab waits at most.
 COMPLETION_TIMEOUT = 0.3
 
 
@@ -45,22 +48,20 @@ class ModelName(CompletedName):
         return [model.name for model in (await client.list_models()).models]
 
 
-def query_names(
-    question: "Callable[[Client], Awaitable[list[str]]]", home: Path | None
-) -> list[str]:
-    """None of them where nobody answers in time."""
+def query_names(load: "Callable[[Client], Awaitable[list[str]]]", home: Path | None) -> list[str]:
+    """Ask the daemon for names; an empty list if none answers in time."""
     import asyncio
 
     from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyError, connect
 
-    async def ask() -> list[str]:
+    async def run_request() -> list[str]:
         async with (
             asyncio.timeout(COMPLETION_TIMEOUT),
             connect(home=home, client="crabtalk") as client,
         ):
-            return await question(client)
+            return await load(client)
 
     try:
-        return asyncio.run(ask())
+        return asyncio.run(run_request())
     except (OSError, ConnectionClosedError, ServerError, UnexpectedReplyError):
         return []

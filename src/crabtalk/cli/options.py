@@ -1,4 +1,4 @@
-"""Options that several commands have, and the daemon they lead to."""
+"""Options that several commands share, and the connection to the daemon they name."""
 
 import shlex
 from collections.abc import Callable, Iterator
@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEFAULT_AGENT = (
-    "crab"  # whom people talk to who name nobody; every home has it from its first start
-)
+DEFAULT_AGENT = "crab"  # every home has it from its first start
 NO_START_KEY = f"{__package__}.no_start"
-# Permission modes in words, in the order of Shift+Tab. What a mode means for a call is decided by
-# the daemon.
+# Descriptions of the permission modes, in the order of Shift+Tab. The daemon decides what a mode
+# means for a call.
 MODES = {
     "ask": "reads and harmless commands run, everything else asks first",
     "accept-edits": "file edits run too, other commands ask first",
@@ -33,7 +31,7 @@ MODES_UNSUPPORTED = "this daemon has no permission modes; start a newer crabtalk
 
 
 def inherit_from_root(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """What was said before the command holds for it too."""
+    """Use the value given before the command, if the command has none of its own."""
     return ctx.find_root().params.get(param.name or "") if value is None else value
 
 
@@ -53,7 +51,7 @@ no_start_option = click.option(
 
 
 def home_option(command: F) -> F:
-    """With --no-start, which the help of `crabtalk` alone tells of."""
+    """Add --home and a hidden --no-start, which only the help of `crabtalk` itself lists."""
     command = click.option(
         "--no-start", is_flag=True, hidden=True, expose_value=False, callback=forbid_start
     )(command)
@@ -67,13 +65,13 @@ def home_option(command: F) -> F:
 
 
 def get_next_mode(mode: str) -> str:
-    """Of an unknown mode the next is the first."""
+    """Return the mode after this one; the first one for an unknown mode."""
     names = [*MODES]
     return names[(names.index(mode) + 1) % len(names)] if mode in MODES else names[0]
 
 
 def mode_option(command: F) -> F:
-    """--mode, which may also stand before the command."""
+    """Add --mode, which may also be given before the command."""
     return click.option(
         "--mode",
         type=click.Choice([*MODES]),
@@ -85,7 +83,7 @@ def mode_option(command: F) -> F:
 
 @contextmanager
 def connect_daemon(home: Path | None) -> Iterator["SyncClient"]:
-    """A client of the daemon in `home`, which is started if need be and nobody forbade it."""
+    """Connect to the daemon in `home`; start it if none runs, unless --no-start was given."""
     from crabtalk.client import DaemonNotRunningError, connect_sync
 
     with ExitStack() as stack:
@@ -102,7 +100,7 @@ def connect_daemon(home: Path | None) -> Iterator["SyncClient"]:
 
 
 def format_command(command: str, agent: str, sender: str, home: Path | None) -> str:
-    """What a person types to have it done with that conversation."""
+    """Return the command line a person types to run `command` on that conversation."""
     words = ["crabtalk", *command.split(), agent]
     words += ["--sender", sender] if sender else []
     words += ["--home", str(home)] if home is not None else []

@@ -1,4 +1,4 @@
-"""crabtalk kill, compact and archives: what is done with a conversation, and what came of it."""
+"""crabtalk kill, compact and archives: stop and compact conversations, and list their archives."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from .times import format_local_time
 if TYPE_CHECKING:
     from crabtalk.protocol import wire
 
-DEFAULT_SENDER = "user"  # the sender of those who name none
+DEFAULT_SENDER = "user"
 KILL_INTERVAL = 1.0  # seconds
 LIST_HINT = "`crabtalk conversations list` has those there are"
 
@@ -100,7 +100,11 @@ def compact(agent: str, sender: str | None, fresh: bool, home: Path | None, in_j
 
 
 async def compact_conversation(home: Path | None, agent: str, sender: str, *, fresh: bool) -> str:
-    """The summary. Cancelled, as by Ctrl+C, the daemon stops too, and what came of it is told."""
+    """Compact and return the summary.
+
+    Cancelled, as by Ctrl+C, it stops the compaction at the daemon and waits for the outcome: the
+    summary if it was done by then, else the error is printed and click.Abort raised.
+    """
     import asyncio
 
     from crabtalk.client import ServerError, connect
@@ -110,7 +114,7 @@ async def compact_conversation(home: Path | None, agent: str, sender: str, *, fr
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
-            while not answer.done():  # a turn that came before it may be what the first one ends
+            while not answer.done():  # the first kill may end an earlier turn
                 await client.kill(agent, sender=sender)
                 await asyncio.wait([answer], timeout=KILL_INTERVAL)
             try:
@@ -137,19 +141,19 @@ def archives(
       crabtalk archives crab crab-user-a29b1b296a-1
     """
     with connect_daemon(home) as client, explain_not_found(LIST_HINT):
-        found = list(client.list_archives(agent, sender=sender).archives)
+        archive_infos = list(client.list_archives(agent, sender=sender).archives)
     if name is not None:
-        found = [archive for archive in found if archive.name == name]
-        if not found:
+        archive_infos = [archive for archive in archive_infos if archive.name == name]
+        if not archive_infos:
             raise CommandError(
                 f"no archive is called {name!r}; `crabtalk archives {agent}` has the names"
             )
     if in_json:
-        print_json({"archives": [archive_to_json(archive) for archive in found]})
+        print_json({"archives": [archive_to_json(archive) for archive in archive_infos]})
     elif name is not None:
-        print_output(escape_controls(found[0].summary, layout=True))
-    elif found:
-        print_output(format_table([format_archive(archive) for archive in found]))
+        print_output(escape_controls(archive_infos[0].summary, layout=True))
+    elif archive_infos:
+        print_output(format_table([format_archive(archive) for archive in archive_infos]))
     else:
         print_to_stderr("nothing was compacted yet")
 

@@ -1,4 +1,4 @@
-"""crabtalk search: what was said, in any conversation, and what was said around it."""
+"""crabtalk search: find messages in all conversations, shown with the messages around them."""
 
 from datetime import datetime
 from pathlib import Path
@@ -76,10 +76,10 @@ def search(
       crabtalk search tide tables --agent crab --since 7d
       crabtalk search deploy --until 2026-11-01 --context 0 --json
     """
-    asked = " ".join(query)
+    query_text = " ".join(query)
     with connect_daemon(home) as client:
-        found = client.search_sessions(
-            asked,
+        results = client.search_sessions(
+            query_text,
             agent=agent,
             sender=sender,
             limit=limit,
@@ -89,9 +89,9 @@ def search(
             until=format_rfc3339(until) if until else None,
         )
     if in_json:
-        print_json({"hits": [hit_to_json(hit) for hit in found.hits]})
-    elif found.hits:
-        print_output("\n\n".join(format_hit(hit, asked) for hit in found.hits))
+        print_json({"hits": [hit_to_json(hit) for hit in results.hits]})
+    elif results.hits:
+        print_output("\n\n".join(format_hit(hit, query_text) for hit in results.hits))
     else:
         print_to_stderr("nothing found")
 
@@ -128,10 +128,10 @@ def format_hit(hit: "wire.SessionHit", query: str) -> str:
 
 
 def format_item(item: "wire.SessionHitItem", query: str, is_match: bool) -> str:
-    """The message that matched is shown as far as there is of it, others a line each."""
+    """Render the matching message in full, and others in one line each."""
     mark = MATCH_MARK if is_match else " " * len(MATCH_MARK)
-    who = f"{item.role}:{to_one_line(item.tool_name)}" if item.tool_name else item.role
-    head = f"{mark}#{item.message_id} {who}: "
+    role = f"{item.role}:{to_one_line(item.tool_name)}" if item.tool_name else item.role
+    head = f"{mark}#{item.message_id} {role}: "
     text = f"{item.snippet} …" if item.truncated else item.snippet
     if is_match:
         return head + highlight_terms(to_one_line(text), query)

@@ -1,4 +1,4 @@
-"""crabtalk skills: what agents have been taught, and where it comes from."""
+"""crabtalk skills: list the skills of agents and where they come from."""
 
 from pathlib import Path
 
@@ -28,14 +28,14 @@ def skills(home: Path | None, in_json: bool) -> None:
       crabtalk skills --json
     """
     with connect_daemon(home) as client:
-        found = client.list_skills().skills
+        skills = client.list_skills().skills
     if in_json:
         from .wire_json import message_to_dict
 
-        print_json({"skills": [message_to_dict(each) for each in found]})
-    elif found:
+        print_json({"skills": [message_to_dict(skill) for skill in skills]})
+    elif skills:
         print_output(
-            format_table([(to_one_line(each.name), to_one_line(each.source)) for each in found])
+            format_table([(to_one_line(skill.name), to_one_line(skill.source)) for skill in skills])
         )
     else:
         print_to_stderr(

@@ -1,7 +1,7 @@
-"""Direct: a turn over the daemon's socket and nothing else, for whom an event loop costs too much.
+"""Run one turn over the daemon's socket without the client library, for speed.
 
-Half of what a short command takes is loading the client. This does one request, where the daemon's
-socket is where it should be; for everything else there is `options.daemon`.
+Loading the client is half the time of a short command. This module does one request, and only if
+the daemon's socket is in its usual place; for everything else there is `options.connect_daemon`.
 """
 
 import os
@@ -19,30 +19,35 @@ RECEIVE_SIZE = 65536
 
 
 def resolve_home(home: Path | None) -> Path:
-    """What `crabtalk.transport.default_home` says, which takes loading it."""
+    """Same result as `crabtalk.transport.default_home`, without loading that package."""
     return home or Path(os.environ.get("CRABTALK_HOME") or "~/.crabtalk").expanduser().absolute()
 
 
 def connect_socket(home: Path | None) -> socket.socket | None:
-    """None where it takes a client to say why: no daemon, no socket, a path too long for one."""
+    """Connect, or return None if there is no daemon or socket, or the path is too long for one.
+
+    The caller then uses the client, which starts a daemon or explains the problem.
+    """
     root = resolve_home(home)
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        line.settimeout(CONNECT_TIMEOUT)
-        line.connect(str(root / "run" / "crabtalk.sock"))
-        line.settimeout(None)  # a turn takes as long as it takes
+        connection.settimeout(CONNECT_TIMEOUT)
+        connection.connect(str(root / "run" / "crabtalk.sock"))
+        connection.settimeout(None)  # a turn takes as long as it takes
     except OSError:
-        line.close()
+        connection.close()
         return None
-    return line
+    return connection
 
 
-def stream_turn(line: socket.socket, request: "wire.StreamMsg") -> "Generator[Event, None, None]":
-    """The events of the turn, up to its end. Closing it hangs up, and the turn is cancelled."""
+def stream_turn(
+    connection: socket.socket, request: "wire.StreamMsg"
+) -> "Generator[Event, None, None]":
+    """Yield the events of the turn up to its end. Closing the generator cancels the turn."""
     from crabtalk.protocol import wire
 
-    with line:
-        for frame in read_frames(line, wire.ClientMessage(stream=request)):
+    with connection:
+        for frame in read_frames(connection, wire.ClientMessage(stream=request)):
             event = decode_event(wire.ServerMessage.FromString(bytes(frame)))
             if event is not None:
                 yield event
@@ -50,15 +55,17 @@ def stream_turn(line: socket.socket, request: "wire.StreamMsg") -> "Generator[Ev
                 return
 
 
-def read_frames(line: socket.socket, request: "wire.ClientMessage") -> Iterator[bytes | bytearray]:
-    """What answers it. Raises ConnectionClosedError when nothing more can come."""
+def read_frames(
+    connection: socket.socket, request: "wire.ClientMessage"
+) -> Iterator[bytes | bytearray]:
+    """Send the request and yield reply frames. Raises ConnectionClosedError at the end."""
     from crabtalk.protocol import ConnectionClosedError, FrameDecoder, encode_frame
 
     decoder = FrameDecoder()
     data = encode_frame(request)
     try:
-        line.sendall(data)
-        while data := line.recv(RECEIVE_SIZE):
+        connection.sendall(data)
+        while data := connection.recv(RECEIVE_SIZE):
             yield from decoder.feed(data)
     except OSError:
         raise ConnectionClosedError("the connection to the daemon was lost") from None
@@ -67,7 +74,7 @@ def read_frames(line: socket.socket, request: "wire.ClientMessage") -> Iterator[
 
 
 def decode_event(reply: "wire.ServerMessage") -> "Event | None":
-    """None for an event of a newer daemon. Raises what the daemon refuses."""
+    """Return the event; None for one of a newer daemon. Raises ServerError for an error reply."""
     kind = reply.WhichOneof("msg")
     if kind == "stream":
         name = reply.stream.WhichOneof("event")

@@ -1,4 +1,4 @@
-"""crabtalk stats and reload: how the daemon is, and having it read its files anew."""
+"""crabtalk stats and reload: show the daemon's state, and have it read its files again."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from crabtalk.service.command_line import (
     to_one_line,
 )
 
-from .fleet import format_fleet as rows_of
+from .fleet import format_fleet
 from .options import connect_daemon, home_option
 from .times import format_age
 
-# Before the first question nobody has looked for one.
+# The daemon looks for a model only when the first turn needs one.
 MODEL_UNKNOWN = "not known yet; `crabtalkd models` says which would answer"
 
 
@@ -38,25 +38,25 @@ def stats(home: Path | None, in_json: bool) -> None:
 
     with connect_daemon(home) as client:
         version = client.hello().server_version
-        known = client.get_stats()
+        info = client.get_stats()
     if in_json:
         from .wire_json import message_to_dict
 
         print_json(
-            {"home": str(home or default_home()), "version": version, **message_to_dict(known)}
+            {"home": str(home or default_home()), "version": version, **message_to_dict(info)}
         )
         return
     rows = [
         ("crabtalkd", f"{to_one_line(version)} in {home or default_home()}"),
-        ("runs", f"since {format_age(known.uptime_secs)}"),
-        ("model", to_one_line(known.active_model) or MODEL_UNKNOWN),
-        ("agents", str(known.registered_agents)),
+        ("runs", f"since {format_age(info.uptime_secs)}"),
+        ("model", to_one_line(info.active_model) or MODEL_UNKNOWN),
+        ("agents", str(info.registered_agents)),
         (
             "conversations",
-            f"{known.active_conversations} in memory, {format_count(known.runs, 'turn')} running",
+            f"{info.active_conversations} in memory, {format_count(info.runs, 'turn')} running",
         ),
-        *(rows_of(known.fleet) if known.HasField("fleet") else ()),
-        *(("problem", to_one_line(problem)) for problem in known.problems),
+        *(format_fleet(info.fleet) if info.HasField("fleet") else ()),
+        *(("problem", to_one_line(problem)) for problem in info.problems),
     ]
     print_output(format_table(rows))
 

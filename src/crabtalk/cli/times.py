@@ -1,4 +1,4 @@
-"""Moments: times as people write and read them, in their own time zone; RFC 3339 on the wire."""
+"""Parse and format times: local time for people, RFC 3339 on the wire."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -58,7 +58,7 @@ def format_rfc3339(moment: datetime) -> str:
 
 
 def format_timestamp(seconds: int) -> str:
-    """RFC 3339 of a moment since 1970. What no date can say is said in seconds."""
+    """Format Unix seconds as RFC 3339, or as `@SECONDS` if they are out of its range."""
     try:
         return format_rfc3339(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError):
@@ -66,7 +66,7 @@ def format_timestamp(seconds: int) -> str:
 
 
 def parse_timestamp(time: str) -> int:
-    """The other way round; 0 for what is no time."""
+    """Parse what `format_timestamp` wrote; 0 for any other text."""
     try:
         return int(datetime.fromisoformat(time).timestamp())
     except (ValueError, OverflowError):
@@ -74,7 +74,7 @@ def parse_timestamp(time: str) -> int:
 
 
 def format_local_time(time: str) -> str:
-    """RFC 3339 as a clock on the wall has it; what is no time, as it is."""
+    """Format RFC 3339 in the local time zone; other text is returned as it is."""
     try:
         return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError):
@@ -82,12 +82,12 @@ def format_local_time(time: str) -> str:
 
 
 def format_day(seconds: int) -> str:
-    """The day of a moment since 1970."""
+    """Format the local day of Unix seconds."""
     return format_local_time(format_timestamp(seconds))[:10]
 
 
 def format_age(seconds: float) -> str:
-    """`3 days`, in the largest unit there is one of."""
+    """Format a duration in the largest unit that fits, as in `3 days`."""
     for size, unit in AGE_UNITS:
         if seconds >= size:
             count = int(seconds // size)

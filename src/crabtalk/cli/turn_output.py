@@ -1,4 +1,4 @@
-"""Telling: a turn as it happens. What the agent says is for stdout, what it does for stderr."""
+"""Print a turn as it happens: the agent's words on stdout, its actions on stderr."""
 
 import json
 import os
@@ -18,7 +18,7 @@ LINE_LENGTH = 76  # characters of a line on stderr
 
 
 class TurnOutput(Protocol):
-    """Left before the last event, it leaves nothing half printed."""
+    """A context manager that gets the events; leaving it early completes an open line."""
 
     def write_event(self, event: "Event") -> None: ...
 
@@ -44,12 +44,12 @@ class JsonTurnOutput(nullcontext[None]):
 
 
 class TextTurnOutput:
-    """The words of the answer, and beside them a short line for each thing that is done."""
+    """Prints the answer on stdout and a short line for each action on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
         self._is_terminal = sys.stdout.isatty()
-        self._is_line_open = False  # a line of the answer has no end yet
+        self._is_line_open = False  # the last line of the answer has no newline yet
         self._thinking: list[str] = []
         self._tool_names: dict[str, str] = {}  # names by id
 
@@ -82,7 +82,7 @@ class TextTurnOutput:
                 )
 
     def write_side_line(self, line: str) -> None:
-        """What is no part of the answer."""
+        """Print a line on stderr that is not part of the answer."""
         if not self._quiet:
             self._close_line()
             line = to_one_line(line, LINE_LENGTH)
@@ -101,16 +101,16 @@ class TextTurnOutput:
 
 
 def format_call(call: "wire.ToolCallInfo") -> str:
-    """`bash: make test`, or the arguments as they are."""
+    """Format a call as `bash: make test`; arguments that are no JSON object are shown unchanged."""
     try:
-        given: Any = json.loads(call.arguments)
+        arguments: Any = json.loads(call.arguments)
     except ValueError:
-        given = call.arguments
-    if isinstance(given, dict):
-        given = ", ".join(
-            value if isinstance(value, str) else json.dumps(value) for value in given.values()
+        arguments = call.arguments
+    if isinstance(arguments, dict):
+        arguments = ", ".join(
+            value if isinstance(value, str) else json.dumps(value) for value in arguments.values()
         )
-    return f"{call.name}: {given}" if given else call.name
+    return f"{call.name}: {arguments}" if arguments else call.name
 
 
 def has_colour() -> bool:

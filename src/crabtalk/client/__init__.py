@@ -1,4 +1,4 @@
-"""What a client needs: find the daemon, call it, follow its streams. Costs protobuf alone."""
+"""The client library: find the daemon, call it, follow its streams. Depends only on protobuf."""
 
 from .client import Client, connect
 from .errors import (

@@ -1,4 +1,4 @@
-"""Channel: the client's end of one connection. Send a request, then receive what answers it."""
+"""Channel: the client's end of one connection. Sends a request, then receives its answer."""
 
 import asyncio
 import math
@@ -19,16 +19,16 @@ from crabtalk.transport import FramedConnection
 
 from .errors import UnexpectedReplyError
 
-# Frames, and bytes, read ahead of the consumer: enough to keep a fast stream flowing, and the
-# point where the daemon is made to wait for us.
+# Frames and bytes read ahead of the consumer: enough to keep a fast stream flowing. Above them the
+# client stops reading, so the daemon has to wait.
 MAX_READ_AHEAD_FRAMES = 4096
 MAX_READ_AHEAD_BYTES = 1024 * 1024
-# A connection that nobody used for this long is looked at before it is used again.
+# A connection that was idle for this long is checked before it is used again.
 IDLE_CHECK_AFTER = 0.05
 
 
 class Channel(FramedConnection):
-    """One connection, one request on it at a time. `usable` says whether it can take another."""
+    """One connection, with one request at a time. `is_usable` says if it can take another."""
 
     __slots__ = (
         "_deadline",
@@ -45,13 +45,13 @@ class Channel(FramedConnection):
     def __init__(self) -> None:
         super().__init__(FrameDecoder())
         self._frames: deque[bytes | bytearray] = deque()
-        self._read_ahead_bytes = 0  # bytes since there was nothing to read
+        self._read_ahead_bytes = 0  # bytes that arrived since the queue was last empty
         self._error: Exception | None = None
         self._is_reading = True
         self._waiter: asyncio.Future[None] | None = None
         self.idle_since = 0.0
-        self.features: frozenset[str] | None = None  # of the daemon, where it was asked
-        self._deadline = math.inf  # when the answer waited for is overdue
+        self.features: frozenset[str] | None = None  # the daemon's features, once it was asked
+        self._deadline = math.inf  # when the pending answer is overdue
         self._deadline_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -59,11 +59,11 @@ class Channel(FramedConnection):
         return not self.is_lost and self._error is None and not self._frames
 
     def mark_idle(self) -> None:
-        """Nobody uses it from now on."""
+        """Record that no request uses the channel from now on."""
         self.idle_since = asyncio.get_running_loop().time()
 
     def check_alive(self) -> bool:
-        """Usable, and not closed by the daemon while the loop looked elsewhere."""
+        """Whether it is usable, and the daemon has not closed it since the loop last looked."""
         if not self.is_usable or self.transport.is_closing():
             return False
         if asyncio.get_running_loop().time() - self.idle_since < IDLE_CHECK_AFTER:
@@ -71,20 +71,20 @@ class Channel(FramedConnection):
         sock = self.transport.get_extra_info("socket")
         poll = select.poll()
         poll.register(sock.fileno(), select.POLLIN)
-        return not poll.poll(0)  # nothing is due: what can be read is the end
+        return not poll.poll(0)  # no answer is due, so readable means end of stream
 
     def send(self, request: wire.ClientMessage) -> None:
-        """Writes a request. Raises FrameTooLargeError before anything is sent."""
+        """Send a request. Raises FrameTooLargeError before sending anything."""
         frame = encode_frame(request)
         if self._error is not None:
             raise self._error
         self.write_now(frame)
 
     async def receive(self, timeout: float | None = None) -> wire.ServerMessage:  # noqa: ASYNC109
-        """The next message. Raises ConnectionClosedError when none can come any more.
+        """Return the next message. Raises ConnectionClosedError when none can arrive any more.
 
-        Raises TimeoutError past `timeout` seconds; None is for answers that take as long as they
-        take. Cancelled, it has consumed nothing.
+        Raises TimeoutError after `timeout` seconds; None means no limit, for answers that may take
+        any time. Cancelled, it has consumed nothing.
         """
         if not self._frames:
             self._set_deadline(timeout)
@@ -97,11 +97,11 @@ class Channel(FramedConnection):
         return reply
 
     def receive_nowait(self) -> wire.ServerMessage | None:
-        """The next message if it is here already. Saves a fast stream a coroutine each."""
+        """Return the next message if it has arrived. Saves fast streams a coroutine per message."""
         if not self._frames:
             return None
         try:
-            # Protobuf reads a bytearray as it reads bytes; its stubs do not say so.
+            # FromString accepts a bytearray as it accepts bytes; the stubs do not say so.
             return wire.ServerMessage.FromString(cast("bytes", self._frames.popleft()))
         except DecodeError as error:
             raise UnexpectedReplyError(f"a frame is not a ServerMessage: {error}") from None
@@ -142,7 +142,7 @@ class Channel(FramedConnection):
         self._fail(ConnectionClosedError("the connection to the daemon was lost"))
 
     def _fail(self, error: Exception) -> None:
-        """The first reason stays: what follows it is only its consequence."""
+        """Keep the first error: later ones are only its consequences."""
         if self._error is None:
             self._error = error
         self._wake_waiter()
@@ -156,7 +156,7 @@ class Channel(FramedConnection):
                 self.transport.pause_reading()
 
     def _set_deadline(self, timeout: float | None) -> None:
-        """Notes a deadline. One timer serves many requests: it looks when it fires, not before."""
+        """Set the deadline. One timer serves many requests: it compares times when it fires."""
         if timeout is None:
             self._deadline = math.inf
             return

@@ -1,6 +1,6 @@
-"""Client: one typed method per request. The whole of the wire, for programs in Python.
+"""Client: one typed method per request, so a program can use all of the protocol.
 
-Long because the wire has many requests; each method is only its request written out.
+The module is long because there are many requests; each method only builds one.
 """
 
 import asyncio
@@ -35,17 +35,17 @@ def connect(
     reconnect_timeout: float = 30.0,
     recover: RecoverCallback | None = None,
 ) -> "Client":
-    """A client of the daemon, to be used as `async with connect() as c:`.
+    """Return a client for a daemon, to be used as `async with connect() as c:`.
 
-    Without an address it finds the daemon of `home` (else `$CRABTALK_HOME`, else `~/.crabtalk`) by
-    itself: its Unix socket, or its TCP port and token. With one (`unix:PATH`, `tcp:HOST:PORT`,
-    `tls:HOST:PORT`) it goes there and shows `token` where one is asked for. `timeout` bounds the
-    requests that are answered at once; turns take as long as they take.
+    Without an address it finds the daemon of `home` (else `$CRABTALK_HOME`, else `~/.crabtalk`):
+    its Unix socket, or its TCP port and token. With an address (`unix:PATH`, `tcp:HOST:PORT`,
+    `tls:HOST:PORT`) it connects there and sends `token` where one is required. `timeout` bounds
+    the requests that are answered at once; turns have no time limit.
 
-    `stream`, `send` and `steer_session` give each message a key, and go on with it on another
-    connection when theirs is lost: they look for the daemon for `reconnect_timeout` seconds, or
-    wait for `recover`, which returns when a daemon answers. 0 switches that off: no keys but those
-    you give, and a lost connection is a ConnectionClosedError at once.
+    `stream`, `send` and `steer_session` give each message a key. When the connection is lost, they
+    continue on another one: they look for the daemon for `reconnect_timeout` seconds, or wait for
+    `recover`, which returns when a daemon answers. With `reconnect_timeout=0` and no `recover`,
+    messages have only the keys you give, and a lost connection is a ConnectionClosedError at once.
     """
     if address is not None:
         endpoint = Endpoint.parse(address, token=token, tls=tls)
@@ -53,7 +53,7 @@ def connect(
             lambda: [endpoint],
             client=client,
             connect_timeout=connect_timeout,
-            where=f"at {endpoint}",
+            location=f"at {endpoint}",
         )
     else:
         root = Path(home).expanduser().absolute() if home is not None else default_home()
@@ -61,8 +61,8 @@ def connect(
             RunFiles.for_home(root).find_endpoints,
             client=client,
             connect_timeout=connect_timeout,
-            where=f"in {root}",
-            start="crabtalkd run" if home is None else f"crabtalkd run --home {root}",
+            location=f"in {root}",
+            start_command="crabtalkd run" if home is None else f"crabtalkd run --home {root}",
         )
     delivery = KeyedDelivery(
         pool,
@@ -75,12 +75,12 @@ def connect(
 
 
 class Client:
-    """A daemon, as seen from here. Tasks may share it: requests do not wait for each other.
+    """A connection to a daemon. Tasks may share it: requests do not wait for each other.
 
-    An error the server answers with is raised as ServerError. A call that is cancelled, or times
-    out, closes its connection: the daemon may still carry the request out. A daemon that was
-    restarted is found again by the next call. Only `stream`, `send` and `steer_session` are sent
-    again by themselves when their connection is lost, for only they have a key.
+    An error answer is raised as ServerError. A call that is cancelled, or times out, closes its
+    connection: the daemon may still complete the request. The next call finds a daemon that was
+    restarted. Only `stream`, `send` and `steer_session` are resent when their connection is lost,
+    because only they have a key.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Client:
     ) -> None:
         await self._delivery.close()
         self._pool.close()
-        # Transports close on the loop's next turn; let it, or the loop may end before them.
+        # Transports close when the loop runs next; let it, or the loop may end before they do.
         await asyncio.sleep(0)
 
     # ── The two primitives ──────────────────────────────────────────────────────────────────
@@ -113,9 +113,9 @@ class Client:
         message: wire.ClientMessage,
         timeout: float | None = None,  # noqa: ASYNC109 - cheaper than asyncio.timeout, see Channel
     ) -> wire.ServerMessage:
-        """Sends any request that has one answer, and returns that answer.
+        """Send any request that has one answer, and return that answer.
 
-        Raises ServerError for an error, TimeoutError when `timeout` seconds pass without one.
+        Raises ServerError for an error, TimeoutError when none arrives in `timeout` seconds.
         """
         async with self._pool.lease() as lease:
             lease.channel.send(message)
@@ -128,9 +128,9 @@ class Client:
     async def request_stream(
         self, message: wire.ClientMessage
     ) -> AsyncGenerator[wire.ServerMessage, None]:
-        """Sends any request that is answered by a stream, and yields its messages up to the last.
+        """Send any request that is answered by a stream, and yield all of the stream's messages.
 
-        Closing the generator closes the connection, and with it the stream at the daemon.
+        Closing the generator closes the connection, and the daemon then ends the stream.
         """
         async with self._pool.lease() as lease:
             channel = lease.channel
@@ -148,7 +148,7 @@ class Client:
                 yield reply
 
     async def _request_payload(self, request: str, payload: Any, *, timed: bool = True) -> Any:
-        """One request by name; returns the payload of its answer. None for a Pong."""
+        """Send a request by name; return the payload of its answer, None for a Pong."""
         message = wire.ClientMessage(**{request: payload})
         reply = await self.request(message, self._timeout if timed else None)
         return unwrap_reply(request, reply)
@@ -162,7 +162,7 @@ class Client:
     # ── Greeting and the daemon itself ──────────────────────────────────────────────────────
 
     async def hello(self) -> wire.WelcomeMsg:
-        """Which version the daemon has, and which optional features."""
+        """Return the version of the daemon and its optional features."""
         request = wire.HelloMsg(
             protocol_version=PROTOCOL_VERSION, client=self._name, wants_features=True
         )
@@ -173,7 +173,7 @@ class Client:
         await self._request_payload("ping", wire.Ping())
 
     async def get_config(self) -> wire.ConfigMsg:
-        """Always ServerError 410: configuration is a file of the daemon's home."""
+        """Always raises ServerError 410: the configuration is a file in the daemon's home."""
         reply: wire.ConfigMsg = await self._request_payload("get_config", wire.GetConfig())
         return reply
 
@@ -204,12 +204,12 @@ class Client:
         origin: str | None = None,
         key: str | None = None,
     ) -> wire.SendResponse:
-        """Runs one turn and returns the complete answer. No deadline: a turn may take minutes.
+        """Run one turn and return the complete answer. No deadline: a turn may take minutes.
 
-        The run is tied to no connection: giving up here does not stop it, `kill` does. When the
-        connection is lost, the same key is asked for again, and the turn still runs once; without
-        a `key` the client makes one. A turn that died with its daemon is ServerError 500, and a
-        key that was used for something else 409.
+        The run is not tied to a connection: cancelling this call does not stop it, `kill` does.
+        When the connection is lost, the message is resent with the same key, and the turn still
+        runs once; without a `key` the client makes one. A turn that died with its daemon is
+        ServerError 500, and a key that was used for another message 409.
         """
         request = wire.SendMsg(
             agent=agent,
@@ -242,17 +242,17 @@ class Client:
         origin: str | None = None,
         key: str | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Runs one turn and yields its events. The last is a StreamEnd; look at its `error`.
+        """Run one turn and yield its events. The last is a StreamEnd; look at its `error`.
 
         Closing the iterator, cancelling the task that reads it, or closing the client cancels the
-        run, unless `detach` was asked for.
+        run, unless `detach` is set.
 
-        When the connection is lost, the turn is followed on another one, and no event comes twice;
-        without a `key` the client makes one. If the daemon died, what it had stored of the turn
-        still comes, and the end says so in its `error`: the turn is not run again. A `key` that was
-        used before gives the run that has it: the one in flight from its beginning, or the stored
-        one, whose StreamStart has `stored`. A key that was used for something else is ServerError
-        409. On a daemon that knows no keys a lost connection is a ConnectionClosedError.
+        When the connection is lost, the turn is followed on another one, and no event is repeated;
+        without a `key` the client makes one. If the daemon died, you still get the stored part of
+        the turn, and the `error` of the end says so: the turn is not run again. A `key` that was
+        used before returns its run: the one in flight from its beginning, or the stored one, whose
+        StreamStart has `stored` set. A key that was used for another message is ServerError 409.
+        On a daemon without keys a lost connection is a ConnectionClosedError.
         """
         request = wire.StreamMsg(
             agent=agent,
@@ -273,8 +273,10 @@ class Client:
                 yield event
 
     def stream_events(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        """`stream` for a request that is made already: the events as they are on the wire, with
-        their numbers. A key that the client makes is put into the request."""
+        """`stream` for a prepared request: yields the wire events, with their numbers.
+
+        A key made by the client is put into `request`.
+        """
         return self._delivery.stream(request)
 
     async def attach(
@@ -286,10 +288,10 @@ class Client:
         key: str | None = None,
         after: int | None = None,
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """Follows a run, by its id or key, or the one in flight: the number of each event and the
-        event, from the first one or from `after` on. Events that were read from the log have the
-        number 0, and with a StreamStart the stream begins anew.
+        """Follow a run, by its id or key, or the one in flight.
 
+        Yields pairs of an event's number and the event, from the first one or from `after` on.
+        Events read from the log have the number 0, and a StreamStart restarts the stream.
         Closing the iterator stops nothing. Raises ServerError 404 when there is no such run.
         """
         request = wire.AttachMsg(agent=agent, sender=sender, run_id=run_id, key=key, after=after)
@@ -297,7 +299,7 @@ class Client:
         async with aclosing(self.request_stream(message)) as replies:
             async for reply in replies:
                 stream: wire.StreamEvent = unwrap_reply("attach", reply)
-                if (name := stream.WhichOneof("event")) is not None:  # else of a newer daemon
+                if (name := stream.WhichOneof("event")) is not None:  # None: from a newer daemon
                     event: Event = getattr(stream, name)
                     yield stream.number, event
 
@@ -310,9 +312,9 @@ class Client:
         ask_id: str | None = None,
         as_owner: bool | None = None,
     ) -> None:
-        """Answers what the conversation's run is waiting on: the oldest ask, or that one.
+        """Answer a question of the conversation's run: the oldest pending one, or `ask_id`.
 
-        Approvals for other people's runs want `ask_id` and `as_owner`.
+        Approvals for other people's runs need `ask_id` and `as_owner`.
         """
         request = wire.ReplyToAsk(
             agent=agent, sender=sender, content=content, ask_id=ask_id, as_owner=as_owner
@@ -322,11 +324,11 @@ class Client:
     async def steer_session(
         self, agent: str, content: str, *, sender: str = "", key: str | None = None
     ) -> None:
-        """Says something into the run in flight; the agent reads it at its next step.
+        """Send a message into the run in flight; the agent reads it at its next step.
 
-        It is said once: when the connection is lost, it is sent again with the same key, and
-        without a `key` the client makes one. ServerError 404 says that nothing runs, and that it
-        was not said.
+        It is delivered once: when the connection is lost, it is resent with the same key, and
+        without a `key` the client makes one. ServerError 404 means that nothing runs, and that the
+        message was not delivered.
         """
         request = wire.SteerSessionMsg(agent=agent, sender=sender, content=content, key=key)
         reply = await self._delivery.request("steer_session", request, self._timeout)
@@ -335,8 +337,10 @@ class Client:
     async def kill(
         self, agent: str, *, sender: str = "", run_id: str | None = None, key: str | None = None
     ) -> bool:
-        """Cancels the run in flight, or only the one of that id or key, also while it waits for its
-        turn. False when there is no such conversation."""
+        """Cancel the run in flight, or only the run of that id or key, even while it is queued.
+
+        Returns False when there is no such conversation.
+        """
         try:
             request = wire.KillMsg(agent=agent, sender=sender, run_id=run_id, key=key)
             await self._request_payload("kill", request)
@@ -347,10 +351,10 @@ class Client:
         return True
 
     async def compact(self, agent: str, *, sender: str = "", fresh: bool = False) -> str:
-        """Folds the history into an archive and returns its summary. A model writes it.
+        """Compact the history into an archive and return its summary, which a model writes.
 
-        With `fresh` there is none: the next turn begins with no history. It may take minutes: no
-        deadline.
+        With `fresh` there is no summary: the next turn begins with an empty history. No deadline:
+        it may take minutes.
         """
         request = wire.CompactMsg(agent=agent, sender=sender, fresh=fresh or None)
         reply: wire.CompactResponse = await self._request_payload("compact", request, timed=False)
@@ -395,8 +399,10 @@ class Client:
         limit: int | None = None,
         with_runs: bool | None = None,
     ) -> wire.MessagePage:
-        """A page of a conversation, its archived part included. With `with_runs` each message has
-        its run, its key, and whether a tool call failed."""
+        """Return a page of a conversation, archived messages included.
+
+        With `with_runs` each message has its run, its key, and whether a tool call failed.
+        """
         request = wire.ListMessagesMsg(
             agent=agent, sender=sender, offset=offset, limit=limit, with_runs=with_runs
         )
@@ -412,7 +418,7 @@ class Client:
         log_id: str | None = None,
         limit: int | None = None,
     ) -> wire.RecordPage:
-        """What was written into a conversation's log from a position on: messages, ends of runs,
+        """Return the records of a conversation's log from a position on: messages, ends of runs,
         compactions, changes of title and mode."""
         request = wire.ListRecordsMsg(
             agent=agent, sender=sender, position=position, log_id=log_id, limit=limit
@@ -426,7 +432,7 @@ class Client:
         return reply
 
     async def set_title(self, agent: str, title: str, *, sender: str | None = None) -> None:
-        """Names a conversation for people."""
+        """Set the title that people see."""
         await self._request_payload(
             "set_title", wire.SetTitleMsg(agent=agent, sender=sender, title=title)
         )
@@ -434,7 +440,7 @@ class Client:
     async def set_mode(
         self, agent: str, mode: str | None = None, *, sender: str | None = None
     ) -> wire.ModeInfo:
-        """Sets the permission mode of a conversation. None asks for it, "" takes it back."""
+        """Set the permission mode of a conversation. None only returns it, "" resets it."""
         request = wire.SetModeMsg(agent=agent, sender=sender, mode=mode)
         reply: wire.ModeInfo = await self._request_payload("set_mode", request)
         return reply
@@ -442,7 +448,7 @@ class Client:
     async def explain_agent(
         self, agent: str, *, sender: str | None = None, mode: str | None = None
     ) -> wire.AgentPermissions:
-        """What a sender may do with an agent, and why."""
+        """Return what a sender may do with an agent, and why."""
         request = wire.ExplainAgentMsg(agent=agent, sender=sender, mode=mode)
         reply: wire.AgentPermissions = await self._request_payload("explain_agent", request)
         return reply
@@ -459,7 +465,7 @@ class Client:
         since: str | None = None,
         until: str | None = None,
     ) -> wire.SessionHitList:
-        """Conversations in which something was said, best first. Times are RFC 3339."""
+        """Return the conversations with matching messages, best first. Times are RFC 3339."""
         request = wire.SearchSessionsMsg(
             query=query,
             agent=agent,
@@ -488,7 +494,7 @@ class Client:
         name: str | None = None,
         after: int | None = None,
     ) -> wire.MemoryPage:
-        """A page of what an agent remembers, or the one entry of a name."""
+        """Return a page of an agent's memory, or the one entry called `name`."""
         request = wire.ListMemoryMsg(agent=agent, sender=sender, name=name, after=after)
         reply: wire.MemoryPage = await self._request_payload("list_memory", request)
         return reply
@@ -496,7 +502,7 @@ class Client:
     async def replace_memory(
         self, agent: str, entries: Iterable[wire.MemoryEntry], *, sender: str | None = None
     ) -> None:
-        """Puts these in the place of all an agent remembers, or changes nothing."""
+        """Replace the whole memory of an agent, or change nothing if that fails."""
         request = wire.ReplaceMemoryMsg(agent=agent, sender=sender, entries=entries)
         await self._request_payload("replace_memory", request)
 
@@ -515,7 +521,7 @@ class Client:
     async def create_agent(
         self, name: str, prompt: str, config: JsonConfig = "{}"
     ) -> wire.AgentInfo:
-        """`config` is the agent's settings: JSON text, or what becomes it."""
+        """`config` holds the agent's settings, as JSON text or a mapping."""
         request = wire.CreateAgentMsg(name=name, config=to_json_text(config), prompt=prompt)
         reply: wire.AgentInfo = await self._request_payload("create_agent", request)
         return reply
@@ -523,7 +529,7 @@ class Client:
     async def update_agent(
         self, name: str, config: JsonConfig, *, prompt: str = ""
     ) -> wire.AgentInfo:
-        """An empty prompt leaves the prompt as it is."""
+        """An empty prompt keeps the current one."""
         request = wire.UpdateAgentMsg(name=name, config=to_json_text(config), prompt=prompt)
         reply: wire.AgentInfo = await self._request_payload("update_agent", request)
         return reply
@@ -556,7 +562,7 @@ class Client:
         return reply
 
     async def upsert_mcp(self, agent: str, config: JsonConfig) -> wire.McpInfo:
-        """`config` is one server's settings: JSON text, or what becomes it."""
+        """`config` holds one server's settings, as JSON text or a mapping."""
         request = wire.UpsertMcpMsg(agent=agent, config=to_json_text(config))
         reply: wire.McpInfo = await self._request_payload("upsert_mcp", request)
         return reply
@@ -565,7 +571,7 @@ class Client:
         await self._request_payload("delete_mcp", wire.DeleteMcpMsg(agent=agent, name=name))
 
     def subscribe_mcp_events(self) -> AsyncGenerator[wire.McpEventMsg, None]:
-        """What happens to MCP servers, as it happens, until the iterator is closed."""
+        """Yield events of MCP servers as they happen, until the iterator is closed."""
         return self._stream_payloads("subscribe_mcp_events", wire.SubscribeMcpEventsMsg())
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────
@@ -573,9 +579,9 @@ class Client:
     def subscribe_events(
         self, *, agent: str | None = None, sender: str | None = None, all_kinds: bool = False
     ) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        """What agents do, as they do it, until the iterator is closed.
+        """Yield events of agents as they happen, until the iterator is closed.
 
-        With `all_kinds`, also what they ask people, beginning with what waits for an answer now.
+        With `all_kinds`, also the questions agents ask people, starting with the pending ones.
         """
         request = wire.SubscribeEvents(agent=agent, sender=sender, all_kinds=all_kinds or None)
         return self._stream_payloads("subscribe_events", request)
@@ -583,9 +589,9 @@ class Client:
     async def subscribe_event(
         self, source: str, target_agent: str, *, once: bool = False, sender: str | None = None
     ) -> wire.SubscriptionInfo:
-        """From now on, runs `target_agent` whenever `source` is published.
+        """Run `target_agent` each time `source` is published.
 
-        The runs have the rights of `sender`; without one, those of a stranger.
+        The runs have the rights of `sender`, or of an unknown sender if it is not given.
         """
         request = wire.SubscribeEventMsg(
             source=source, target_agent=target_agent, once=once, sender=sender
@@ -608,7 +614,7 @@ class Client:
 
 
 def unwrap_reply(request: str, reply: wire.ServerMessage) -> Any:
-    """The payload of the answer that belongs to `request`. Raises for any other answer."""
+    """Return the payload of the answer to `request`. Raises for any other answer."""
     kind = reply.WhichOneof("msg")
     if kind == "error":
         raise ServerError(reply.error.code, reply.error.message)

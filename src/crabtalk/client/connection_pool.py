@@ -1,7 +1,7 @@
-"""Pool: the connections of one client. Each request has one to itself while it runs.
+"""ConnectionPool: the connections of one client. Each running request has its own.
 
-A request on a connection of its own needs no request id, works with older daemons, and its answer
-does not wait behind a stream that is read slowly.
+So a request needs no request id, it works with older daemons, and its answer does not wait behind a
+stream that is read slowly.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from .errors import (
     UnexpectedReplyError,
 )
 
-# Connections kept for later when nobody uses them.
+# Idle connections kept for later requests.
 MAX_IDLE = 4
-# Between attempts while too many wait to be let in. They grow, and differ from client to client, so
-# that a crowd does not come again as one.
+# Pauses between attempts while the daemon's backlog is full. They grow, and are random, so that
+# many clients do not retry at the same moment.
 FIRST_CONNECT_PAUSE, LAST_CONNECT_PAUSE = 0.01, 0.32
 
 
 class ConnectionLease:
     """A connection for one request, for the length of an `async with` block.
 
-    Unless the request was `settled` by then, leaving the block closes the connection.
+    Leaving the block closes the connection, unless `is_complete` was set.
     """
 
     __slots__ = ("_pool", "channel", "is_complete")
@@ -38,7 +38,7 @@ class ConnectionLease:
 
     def __init__(self, pool: "ConnectionPool") -> None:
         self._pool = pool
-        self.is_complete = False  # the answer was read to its end: the next one cannot be mistaken
+        self.is_complete = False  # the answer was read to its end, so the connection can be reused
 
     async def __aenter__(self) -> "ConnectionLease":
         self.channel = await self._pool.acquire()
@@ -51,8 +51,8 @@ class ConnectionLease:
 class ConnectionPool:
     """Opens connections on demand, to the first endpoint that answers.
 
-    `endpoints` is asked anew for each connection, so a daemon that was restarted elsewhere in the
-    meantime is found again.
+    It calls `endpoints` for each new connection, so it finds a daemon that was restarted at another
+    address.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class ConnectionPool:
         *,
         client: str,
         connect_timeout: float,
-        where: str,
-        start: str = "crabtalkd run",
+        location: str,
+        start_command: str = "crabtalkd run",
     ) -> None:
         self._endpoints = endpoints
         self._client = client
         self._connect_timeout = connect_timeout
-        self._location = where
-        self._start_command = start
+        self._location = location
+        self._start_command = start_command
         self._idle: list[Channel] = []
         self._open: set[Channel] = set()
         self._closed = False
@@ -81,12 +81,12 @@ class ConnectionPool:
         return ConnectionLease(self)
 
     async def ensure_connected(self) -> None:
-        """Proves that the daemon is there by having one connection to it."""
+        """Check that the daemon is there by having one connection to it."""
         async with self.lease() as lease:
             lease.is_complete = True
 
     def close(self) -> None:
-        """Closes every connection, in use or not. Their streams are cancelled by the daemon."""
+        """Close every connection, also those in use; the daemon then cancels their streams."""
         self._closed = True
         self._idle.clear()
         for channel in list(self._open):
@@ -151,23 +151,23 @@ class ConnectionPool:
         )
 
     async def _connect_with_retries(self, endpoint: Endpoint) -> Channel:
-        """Tries again until the deadline while there is no room for one more who waits."""
+        """Retry until the deadline while the daemon's backlog is full."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._connect_timeout
-        longest = FIRST_CONNECT_PAUSE
+        max_pause = FIRST_CONNECT_PAUSE
         async with asyncio.timeout_at(deadline):
             while True:
                 try:
                     return await self._connect_once(endpoint, Channel())
                 except BlockingIOError:
-                    pause = pick_random_pause(longest / 2, longest)
+                    pause = pick_random_pause(max_pause / 2, max_pause)
                     if loop.time() + pause > deadline:
                         raise
                 await asyncio.sleep(pause)
-                longest = min(2 * longest, LAST_CONNECT_PAUSE)
+                max_pause = min(2 * max_pause, LAST_CONNECT_PAUSE)
 
     async def _connect_once(self, endpoint: Endpoint, channel: Channel) -> Channel:
-        """Connects and greets. Whatever goes wrong, cancellation too, nothing stays open."""
+        """Connect and greet. On any failure or cancellation the connection is closed."""
         try:
             await endpoint.connect(channel)
             if endpoint.tcp is not None:
@@ -195,6 +195,6 @@ class ConnectionPool:
 
 
 def pick_random_pause(low: float, high: float) -> float:
-    import random  # late: most programs are let in at once
+    import random  # late: most programs connect at the first attempt
 
-    return random.uniform(low, high)  # noqa: S311 - so that clients spread, not to keep a secret
+    return random.uniform(low, high)  # noqa: S311 - spreads clients; no secret depends on it

@@ -1,4 +1,4 @@
-"""What a client's call can fail with."""
+"""The errors a client's call can raise."""
 
 from crabtalk.protocol import ConnectionClosedError
 
@@ -12,7 +12,7 @@ __all__ = [
 
 
 class ServerError(Exception):
-    """The server's answer was an error. `code` is HTTP's, `message` the server's own sentence."""
+    """The server answered with an error: `code` is an HTTP status, `message` the server's text."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"server error ({code}): {message}")
@@ -21,12 +21,12 @@ class ServerError(Exception):
 
 
 class UnexpectedReplyError(Exception):
-    """The answer is not one the request has. The two ends do not speak the same protocol."""
+    """The answer does not fit the request: the two ends speak different protocols."""
 
 
 class CannotConnectError(ConnectionError):
-    """Something is there, and it cannot be talked to."""
+    """Something listens at the address, but no connection to a daemon could be made."""
 
 
 class DaemonNotRunningError(CannotConnectError):
-    """Nobody answers where the daemon should be."""
+    """No daemon answers at its address."""

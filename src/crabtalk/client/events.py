@@ -1,4 +1,4 @@
-"""The events of a stream, as the types a client matches on."""
+"""The union of event types that a stream yields, for clients to match on."""
 
 from crabtalk.protocol import wire
 

@@ -1,8 +1,8 @@
-"""Delivery: messages with keys, which outlive the connection they were sent on.
+"""KeyedDelivery: sends messages with keys, which survive the loss of their connection.
 
-A daemon that knows keys runs each once. So a message whose connection was lost is sent again with
-the same key, and a turn that had begun is followed from where its stream broke off. A daemon that
-does not know keys gets none, and a lost connection is the caller's to hear of.
+A daemon that supports keys runs each key once. So a message whose connection was lost is resent
+with the same key, and a turn that had begun is followed from where its stream broke off. A daemon
+without that feature gets no keys, and the caller gets an error for a lost connection.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ LOSS_ERRORS = (ConnectionClosedError, CannotConnectError, ServerError)
 KEYS_FEATURE = "keys"
 KEY_BYTES = 16
 UNAVAILABLE, NOT_FOUND = 503, 404
-# Between attempts to find a daemon again. They grow, and differ from client to client, so that a
-# crowd does not come again as one.
+# Pauses between attempts to find a daemon again. They grow, and are random, so that many clients
+# do not retry at the same moment.
 FIRST_RETRY_PAUSE, LAST_RETRY_PAUSE = 0.05, 2.0
-# A message that loses its connection this often without an event in between may be what takes
-# daemons down.
+# A message that loses its connection this often with no event in between may be what crashes the
+# daemons.
 MAX_ATTEMPTS = 3
-# Seconds that leaving a stream may take to cancel its run.
+# How long leaving a stream may take to cancel its run, in seconds.
 KILL_TIMEOUT = 2.0
 
 
 class KeyedDelivery:
-    """Of one client. Tasks may share it."""
+    """Delivers the messages of one client. Tasks may share it."""
 
     def __init__(
         self,
@@ -52,21 +52,20 @@ class KeyedDelivery:
         self._timeout = timeout
         self._reconnect_timeout = reconnect_timeout
         self._recover = recover
-        self._open_streams: dict[
-            int, wire.KillMsg
-        ] = {}  # what cancels the turns that are being streamed
+        # The requests that cancel the turns being streamed, by their ids.
+        self._open_streams: dict[int, wire.KillMsg] = {}
 
     @property
     def is_enabled(self) -> bool:
-        """Whether messages get a key without being given one, and are sent again."""
+        """Whether messages without a key get one, and are resent."""
         return self._reconnect_timeout > 0 or self._recover is not None
 
     async def request(
         self, name: str, payload: wire.SendMsg | wire.SteerSessionMsg, deadline: float | None
     ) -> wire.ServerMessage:
-        """The answer to a message that has one; `deadline` is in seconds.
+        """Send a message that has one answer, and return that; `deadline` is in seconds.
 
-        Raises ServerError, TimeoutError, and ConnectionClosedError when it cannot be sent again.
+        Raises ServerError, TimeoutError, and ConnectionClosedError when it cannot be resent.
         """
         attempts = DeliveryAttempts(self, payload)
         fields: dict[str, Any] = {name: payload}
@@ -83,14 +82,14 @@ class KeyedDelivery:
                 await attempts.wait_for_retry(error)
 
     async def stream(self, request: wire.StreamMsg) -> AsyncGenerator[wire.StreamEvent, None]:
-        """The events of a turn, each once.
+        """Yield the events of a turn, each once.
 
-        Closed or cancelled before the last one, it cancels the run, unless that is detached, or has
-        a key that was given and others follow it too.
+        Closed or cancelled before the last one, it cancels the run, unless the run is detached, or
+        its key was given by the caller and other clients follow it too.
         Raises ServerError, and ConnectionClosedError when the turn cannot be followed any more.
         """
         progress, attempts = StreamProgress(), DeliveryAttempts(self, request)
-        leaving = wire.KillMsg(
+        kill = wire.KillMsg(
             agent=request.agent, sender=request.sender, unless_shared=bool(request.key) or None
         )
         try:
@@ -100,13 +99,14 @@ class KeyedDelivery:
                         channel = lease.channel
                         await attempts.prepare(channel)
                         if attempts.has_key and not request.detach:
-                            leaving.key = request.key
-                            self._open_streams[id(leaving)] = leaving
+                            kill.key = request.key
+                            self._open_streams[id(kill)] = kill
                         channel.send(make_stream_or_attach(request, progress))
                         try:
                             while True:
                                 reply = channel.receive_nowait() or await channel.receive()
-                                # Anything but a stream event reads here as one without a name.
+                                # A reply that is not a stream event reads here as one without a
+                                # name.
                                 name = reply.stream.WhichOneof("event")
                                 if name is None:
                                     lease.is_complete = reply.HasField("error")
@@ -117,15 +117,16 @@ class KeyedDelivery:
                                     event = progress.filter_event(name, reply.stream)
                                 if name == "end":
                                     lease.is_complete = True
-                                    self._open_streams.pop(id(leaving), None)
+                                    self._open_streams.pop(id(kill), None)
                                     yield event or reply.stream
                                     return
                                 if event is not None:
                                     yield event
                         except (GeneratorExit, asyncio.CancelledError):
-                            # While the connection is there: one follower is this client.
-                            if self._open_streams.pop(id(leaving), None) is not None:
-                                await self._kill_run(leaving)
+                            # While connected: until then this client counts as a follower of the
+                            # run.
+                            if self._open_streams.pop(id(kill), None) is not None:
+                                await self._kill_run(kill)
                             raise
                 except LOSS_ERRORS as error:
                     if is_dropped_turn(error, attempts, progress):
@@ -134,27 +135,29 @@ class KeyedDelivery:
                         await attempts.wait_for_retry(error, progress)
                         progress.resume()
         finally:
-            self._open_streams.pop(id(leaving), None)
+            self._open_streams.pop(id(kill), None)
 
     async def close(self) -> None:
-        """Cancels the turns that are being streamed. Before the connections are closed."""
-        left, self._open_streams = self._open_streams, {}
-        if left:
-            await asyncio.gather(*(self._kill_run(message) for message in left.values()))
+        """Cancel the turns being streamed. Call it before the connections are closed."""
+        open_streams, self._open_streams = self._open_streams, {}
+        if open_streams:
+            await asyncio.gather(*(self._kill_run(message) for message in open_streams.values()))
 
     async def _kill_run(self, message: wire.KillMsg) -> None:
-        """Cancels one run. When that fails, the daemon does it half a minute later."""
+        """Cancel one run. If this fails, the daemon cancels it half a minute later."""
         with suppress(OSError, ConnectionClosedError, ServerError, UnexpectedReplyError):
             async with asyncio.timeout(KILL_TIMEOUT), self._pool.lease() as lease:
-                # One that does not know keys would take it for the run in flight.
+                # A daemon without keys would kill whatever run is in flight.
                 if KEYS_FEATURE in await self.get_features(lease.channel):
                     lease.channel.send(wire.ClientMessage(kill=message))
                     await lease.channel.receive()
                 lease.is_complete = True
 
     async def get_features(self, channel: Channel) -> frozenset[str]:
-        """Those of the daemon at the other end. Asked once for each connection: the next one may
-        lead to another daemon."""
+        """Return the features of the daemon at the other end.
+
+        Each connection asks once, because the next connection may lead to another daemon.
+        """
         if channel.features is None:
             hello = wire.HelloMsg(
                 protocol_version=PROTOCOL_VERSION, client=self._client, wants_features=True
@@ -163,24 +166,24 @@ class KeyedDelivery:
             reply = await channel.receive(self._timeout)
             if reply.error.code == UNAVAILABLE:
                 raise ServerError(reply.error.code, reply.error.message)
-            # One that knows no hello answers with an error too, and has no features.
+            # A daemon that does not know hello answers with an error, and has no features.
             channel.features = frozenset(reply.welcome.features)
         return channel.features
 
     async def find_daemon(self) -> bool:
-        """Whether a daemon answered before the time was up. Cancelled, it only stops looking."""
+        """Return whether a daemon answered in time. Cancelled, it only stops looking."""
         if self._recover is not None:
             await self._recover()
             return True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._reconnect_timeout
-        longest = FIRST_RETRY_PAUSE
+        max_pause = FIRST_RETRY_PAUSE
         while not self._pool.is_closed:
-            pause = pick_random_pause(longest / 2, longest)
+            pause = pick_random_pause(max_pause / 2, max_pause)
             if loop.time() + pause > deadline:
                 return False
             await asyncio.sleep(pause)
-            longest = min(2 * longest, LAST_RETRY_PAUSE)
+            max_pause = min(2 * max_pause, LAST_RETRY_PAUSE)
             with suppress(CannotConnectError, ConnectionClosedError, TimeoutError, ServerError):
                 async with self._pool.lease() as lease:
                     await self.get_features(lease.channel)
@@ -190,15 +193,15 @@ class KeyedDelivery:
 
 
 class DeliveryAttempts:
-    """To deliver one message."""
+    """The attempts to deliver one message."""
 
     def __init__(self, delivery: KeyedDelivery, message: KeyedMessage) -> None:
-        self.has_key = False  # and was sent to a daemon that knows keys
+        self.has_key = False  # it has a key and was sent to a daemon that supports keys
         self._delivery = delivery
         self._message = message
         self._is_sent = False
         self._loss_count = 0  # in a row, without an event in between
-        self._event_count = 0  # events, at the last loss
+        self._event_count = 0  # the number of events at the last loss
         self._connection_error: ConnectionClosedError | None = None
 
     @property
@@ -206,8 +209,11 @@ class DeliveryAttempts:
         return self._loss_count > 0
 
     async def prepare(self, channel: Channel) -> None:
-        """Gives the message a key if the daemon knows them. Raises ConnectionClosedError for a
-        message that such a daemon may have, when this one does not know keys."""
+        """Give the message a key if the daemon supports keys.
+
+        Raises ConnectionClosedError when an earlier daemon may have the message and this one does
+        not support keys.
+        """
         if not self._message.key and not self._delivery.is_enabled:
             self._is_sent = True
             return
@@ -226,8 +232,10 @@ class DeliveryAttempts:
     async def wait_for_retry(
         self, error: Exception, progress: StreamProgress | None = None
     ) -> None:
-        """Returns when the message may be sent again. Raises the error when it may not; it is not a
-        CannotConnectError unless the message was never sent."""
+        """Return when the message may be resent, or raise the error if it must not be.
+
+        The error is a CannotConnectError only if the message was never sent.
+        """
         delivery = self._delivery
         count = progress.event_count if progress is not None else 0
         is_safe = delivery.is_enabled and (self.has_key or not self._is_sent)
@@ -241,15 +249,17 @@ class DeliveryAttempts:
             raise self._connection_error or error
 
     def _is_daemon_loss(self, error: Exception, *, has_events: bool) -> bool:
-        """Whether an error is the end of the daemon rather than of the request. A message that is
-        refused at once, as by a daemon that is full, is not sent again."""
+        """Whether the daemon ended, rather than refused the request.
+
+        A message that is refused at once, as by a daemon that is full, is not resent.
+        """
         if isinstance(error, ServerError):
             return error.code == UNAVAILABLE and (has_events or self.is_retry)
         return isinstance(error, ConnectionClosedError) or self.is_retry
 
 
 def make_stream_or_attach(request: wire.StreamMsg, progress: StreamProgress) -> wire.ClientMessage:
-    """A turn that has begun is followed; one that has not is asked for, once more perhaps."""
+    """Attach to a turn that has begun; otherwise send the turn, perhaps again."""
     if not progress.has_started:
         return wire.ClientMessage(stream=request)
     after = progress.last_number or None
@@ -260,16 +270,18 @@ def make_stream_or_attach(request: wire.StreamMsg, progress: StreamProgress) -> 
 
 
 def is_dropped_turn(error: Exception, attempts: DeliveryAttempts, progress: StreamProgress) -> bool:
-    """Whether a turn that had been accepted is unknown: it waited, and its daemon ended in good
-    order before it began. Its key is free."""
+    """Whether the daemon forgot an accepted turn.
+
+    The turn was queued, and its daemon shut down cleanly before it began. Its key is free.
+    """
     is_missing = isinstance(error, ServerError) and error.code == NOT_FOUND
     return is_missing and attempts.is_retry and progress.has_started and not progress.has_content
 
 
-def check_answer(reply: wire.ServerMessage, wanted: str = "") -> None:
-    """Raises ServerError for an error, and UnexpectedReplyError for what is not `wanted`."""
+def check_answer(reply: wire.ServerMessage, expected: str = "") -> None:
+    """Raise ServerError for an error, and UnexpectedReplyError if it is not `expected`."""
     kind = reply.WhichOneof("msg")
     if kind == "error":
         raise ServerError(reply.error.code, reply.error.message)
-    if wanted and kind != wanted:
-        raise UnexpectedReplyError(f"stream was answered with {kind}, not {wanted}")
+    if expected and kind != expected:
+        raise UnexpectedReplyError(f"stream was answered with {kind}, not {expected}")

@@ -1,9 +1,10 @@
-"""StreamProgress: how far a client has come in the stream of one run.
+"""StreamProgress: how much of one run's stream a client has received.
 
-After a lost connection it names the event to continue after. Where the daemon begins the stream
-anew instead, because the run is over or its first events are only in the log, it leaves out what
-was passed on before: the n-th event of a kind is new when fewer than n were passed on. Texts are
-counted in characters, since the log has each in one piece, and calls each by its id.
+After a lost connection it gives the number of the event to continue after. The daemon may restart
+the stream instead, because the run is over or its first events are only in the log. Then it drops
+the events that were delivered before: the n-th event of a kind is new if fewer than n were
+delivered. Texts are counted in characters, because the log has each text in one piece, and tool
+calls by their ids.
 """
 
 from collections import Counter
@@ -24,13 +25,13 @@ class StreamProgress:
     )
 
     def __init__(self) -> None:
-        self.event_count = 0  # events that arrived, new ones or not
-        self.last_number = 0  # of the last event that has one
-        self._delivered: Counter[str] = Counter()  # on to the consumer, by kind
-        self._replayed: Counter[str] = Counter()  # the same since the stream began anew
+        self.event_count = 0  # events received, including repeated ones
+        self.last_number = 0  # of the last event that has a number
+        self._delivered: Counter[str] = Counter()  # events given to the consumer, by kind
+        self._replayed: Counter[str] = Counter()  # events since the stream restarted, by kind
         self._is_resumed = False
         self._run_id = ""
-        # Of a stream that was not cut yet, chunks are counted here: that is most of all events.
+        # Until the first resume, chunks are counted here: they are most of all events.
         self._text_length = 0
         self._last_chunk: wire.StreamEvent | None = None
 
@@ -40,12 +41,12 @@ class StreamProgress:
 
     @property
     def has_content(self) -> bool:
-        """Whether there was more than the start, and the question of the turn before it."""
+        """Whether there were events besides the start and the questions asked before it."""
         kinds = (kind for kind in self._delivered if not kind.startswith("ask_user"))
         return self._last_chunk is not None or any(kind != "start" for kind in kinds)
 
     def resume(self) -> None:
-        """On another connection. What comes continues the stream, unless it begins with a start."""
+        """Continue on another connection. Events follow the last ones, or begin with a start."""
         self._is_resumed = True
         if self._text_length:
             self._delivered["chunk"] += self._text_length
@@ -55,8 +56,11 @@ class StreamProgress:
         self._replayed = self._delivered.copy()
 
     def _on_start(self, run_id: str) -> None:
-        """The stream begins, or begins anew on the same connection: because its reader is far
-        behind, or, in a fleet, because another daemon ran the key. That is a run of its own."""
+        """Handle a start, the first one or a restart on the same connection.
+
+        A restart happens because the reader is far behind, or because in a fleet another daemon
+        ran the key. The latter is a new run.
+        """
         if self.has_started and run_id == self._run_id:
             self.resume()
         elif run_id != self._run_id:
@@ -66,7 +70,7 @@ class StreamProgress:
         self._run_id = run_id
 
     def filter_event(self, name: str, event: wire.StreamEvent) -> wire.StreamEvent | None:
-        """Of an event what is new; None when nothing is."""
+        """Return the new part of an event, or None if nothing in it is new."""
         self.event_count += 1
         if name == "chunk" and not self._is_resumed:
             self._text_length += len(event.chunk.content)
@@ -102,28 +106,30 @@ class StreamProgress:
             is_new.append(self._replayed[kind] > self._delivered[kind])
         if all(is_new) or not any(is_new):
             return event if all(is_new) else None
-        rest = wire.StreamEvent(number=event.number or None)
-        rest.tool_start.CopyFrom(event.tool_start)
-        del rest.tool_start.calls[:]
+        new_part = wire.StreamEvent(number=event.number or None)
+        new_part.tool_start.CopyFrom(event.tool_start)
+        del new_part.tool_start.calls[:]
         calls = zip(event.tool_start.calls, is_new, strict=True)
-        rest.tool_start.calls.extend(call for call, new in calls if new)
-        return rest
+        new_part.tool_start.calls.extend(call for call, new in calls if new)
+        return new_part
 
     def _find_new_text(self, name: str, event: wire.StreamEvent) -> wire.StreamEvent | None:
         content: str = getattr(event, name).content
         self._replayed[name] += len(content)
-        new = self._replayed[name] - self._delivered[name]
-        if new <= 0 or new >= len(content):
-            return event if new > 0 else None
-        rest = wire.StreamEvent()
-        rest.CopyFrom(event)
-        getattr(rest, name).content = content[-new:]
-        return rest
+        new_length = self._replayed[name] - self._delivered[name]
+        if new_length <= 0 or new_length >= len(content):
+            return event if new_length > 0 else None
+        new_part = wire.StreamEvent()
+        new_part.CopyFrom(event)
+        getattr(new_part, name).content = content[-new_length:]
+        return new_part
 
 
 def list_event_kinds(name: str, event: wire.StreamEvent) -> list[str]:
-    """What an event counts as. A call is announced early, while the model writes it, and again
-    when it runs."""
+    """The kinds an event is counted under.
+
+    A tool call is announced early, while the model writes it, and again when it runs.
+    """
     if name == "tool_start":
         name = "early" if event.tool_start.early else name
         return [f"{name} {call.id}" for call in event.tool_start.calls]

@@ -1,4 +1,4 @@
-"""SyncClient: the same client for scripts that have no event loop."""
+"""SyncClient: a blocking Client for scripts that have no event loop."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -15,7 +15,7 @@ T = TypeVar("T")
 def make_blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["SyncClient", P], T]:
-    """The blocking form of a method that returns once."""
+    """Make the blocking form of a coroutine method."""
 
     def blocking(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(method(self._client, *args, **kwargs))
@@ -27,7 +27,7 @@ def make_blocking(
 def make_blocking_iterator(
     method: Callable[Concatenate[Client, P], AsyncGenerator[T, None]],
 ) -> Callable[Concatenate["SyncClient", P], Generator[T, None, None]]:
-    """The blocking form of a method that streams."""
+    """Make the blocking form of a streaming method."""
 
     def blocking(
         self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs
@@ -41,7 +41,7 @@ def make_blocking_iterator(
             while (item := self._run(step())) is not None:
                 yield item
         finally:
-            if not self._closed:  # closing the client has closed its streams
+            if not self._closed:  # closing the client has already closed its streams
                 self._run(stream.aclose())
 
     blocking.__name__, blocking.__doc__ = method.__name__, method.__doc__
@@ -49,18 +49,18 @@ def make_blocking_iterator(
 
 
 class SyncClient:
-    """A Client that blocks. For one thread: it brings an event loop of its own.
+    """A Client that blocks. Use it from one thread: it has its own event loop.
 
     Use it as `with connect_sync() as c:`. Ctrl+C in a call cancels that call. Each method has the
-    parameters of the Client's, and does the same: a message with a key outlives its connection
-    here too, and the call blocks meanwhile. Closing the generator that `stream` returns, which is
-    what leaving its loop early does, cancels the run.
+    parameters of the Client's method, and does the same: a message with a key survives the loss of
+    its connection, and the call blocks meanwhile. Closing the generator that `stream` returns, as
+    leaving its loop early does, cancels the run.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._closed = False
-        # Named, so that a loop of the thread's own is left in place.
+        # With a factory the runner does not replace the thread's current event loop.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
     def __enter__(self) -> "SyncClient":
@@ -91,8 +91,8 @@ class SyncClient:
         try:
             return self._runner.run(awaitable)
         except asyncio.CancelledError:
-            # Nobody but Ctrl+C cancels here, and one that comes just as the runner begins to
-            # listen for it is told as this.
+            # Only Ctrl+C cancels here. One that comes just as the runner installs its handler for
+            # it ends up as a CancelledError.
             raise KeyboardInterrupt from None
 
     request = make_blocking(Client.request)

@@ -1,4 +1,4 @@
-"""The process: home, configuration, doors, life and death, and the Server behind them.
+"""The daemon process: its home, configuration, listeners, startup, shutdown and request handlers.
 
-Nothing is imported here: `crabtalkd --version` should not pay for the engine.
+This module imports nothing, so that `crabtalkd --version` does not load the engine.
 """

@@ -14,7 +14,7 @@ import click
 from crabtalk import __version__
 from crabtalk.service.command_line import CommandGroup
 
-# Where the local model is kept, in the home.
+# Directory of the local model, in the home.
 MODELS_DIRECTORY = "models"
 PROVIDER_KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
 
@@ -67,7 +67,7 @@ def run(
     home: str | None, tcp: str | None, log_format: Literal["text", "json"], verbose: bool
 ) -> None:
     """Run in the foreground until Ctrl+C or SIGTERM."""
-    # What is loaded stays: to look for garbage in it takes 15 ms of the start, and finds none.
+    # Nothing that is loaded becomes garbage: looking for it costs 15 ms of the start.
     gc.disable()
     from .config.config_file import ConfigError
     from .process import startup
@@ -93,10 +93,10 @@ def reload(home: str | None) -> None:
     Example:
       crabtalkd reload
     """
-    from .process.client_commands import reload_daemon as ask
+    from .process.client_commands import reload_daemon
 
     with exit_on_errors(*list_daemon_errors()):
-        problems = asyncio.run(ask(resolve_home(home)))
+        problems = asyncio.run(reload_daemon(resolve_home(home)))
     for problem in problems:
         print_to_stderr(f"crabtalkd: {problem}")
     print_to_stderr("reloaded" if not problems else "reloaded, but for what is said above")
@@ -111,12 +111,11 @@ def stop(home: str | None) -> None:
     Example:
       crabtalkd stop
     """
-    from .process.stop_command import StopError
-    from .process.stop_command import stop_daemon as end
+    from .process.stop_command import StopError, stop_daemon
 
     root = resolve_home(home)
     with exit_on_errors(StopError):
-        pid = end(root)
+        pid = stop_daemon(root)
     print_to_stderr(f"no daemon runs in {root}" if pid is None else f"stopped (process {pid})")
 
 
@@ -131,11 +130,11 @@ def status(home: str | None, in_json: bool) -> None:
       crabtalkd status
       crabtalkd status --json
     """
-    from .process.client_commands import describe_status as ask
+    from .process.client_commands import describe_status
 
     root = resolve_home(home)
     with exit_on_errors(*list_daemon_errors()):
-        click.echo(asyncio.run(ask(root, in_json)))
+        click.echo(asyncio.run(describe_status(root, in_json)))
 
 
 @main.command()
@@ -174,7 +173,7 @@ def migrate(home: str | None, source: str, target: str, in_json: bool) -> None:
         print_to_stderr("crabtalkd: interrupted; run it again to go on")
         sys.exit(130)
     click.echo(command.encode_outcomes(outcomes) if in_json else command.format_outcomes(outcomes))
-    if not all(one.is_same for one in outcomes):
+    if not all(outcome.is_same for outcome in outcomes):
         print_to_stderr(
             "crabtalkd: both are not the same; nothing was removed, so look at what differs"
         )
@@ -198,13 +197,13 @@ def check(home: str | None, in_json: bool) -> None:
     from .config.check_command import check_config_file
 
     path = resolve_home(home) / "config.toml"
-    problem, unread = check_config_file(path)
+    problem, ignored = check_config_file(path)
     if in_json:
         import json
 
-        click.echo(json.dumps({"path": str(path), "problem": problem, "ignored": unread}))
+        click.echo(json.dumps({"path": str(path), "problem": problem, "ignored": ignored}))
     else:
-        for sentence in (*unread, *([problem] if problem else [])):
+        for sentence in (*ignored, *([problem] if problem else [])):
             print_to_stderr(f"crabtalkd: {sentence}")
         if not problem:
             print_to_stderr(f"{path} can be used")
@@ -245,10 +244,10 @@ def events(home: str | None, agent: str, sender: str, in_json: bool) -> None:
       crabtalkd events
       crabtalkd events --agent crab --json
     """
-    from .process.client_commands import print_events as follow
+    from .process.client_commands import print_events
 
     with exit_on_errors(*list_daemon_errors()), suppress(KeyboardInterrupt):
-        asyncio.run(follow(resolve_home(home), agent, sender, in_json))
+        asyncio.run(print_events(resolve_home(home), agent, sender, in_json))
 
 
 @main.command()
@@ -349,23 +348,23 @@ def setup(
     root = resolve_home(home)
     with exit_on_errors(*list_model_errors()):
         document = read_configuration(root)
-        chooser = SetupWizard(root, document, kind, base_url, api_key, chosen)
+        wizard = SetupWizard(root, document, kind, base_url, api_key, chosen)
         if kind is None and not sys.stdin.isatty():
             raise click.UsageError("without a terminal, say --kind and what goes with it")
-        said = chooser.run()
-    print_to_stderr(said)
+        summary = wizard.run()
+    print_to_stderr(summary)
     reload_running_daemon(root)
 
 
 def reload_running_daemon(root: Path) -> None:
-    """A daemon that runs here uses from now on what was set up. Where none does, or it cannot, the
-    next one will: what was asked for is done in any case."""
+    """Have a running daemon use the new settings. If none runs, or it fails to, the next one that
+    starts will use them."""
     from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
 
-    from .process.client_commands import reload_daemon as ask
+    from .process.client_commands import reload_daemon
 
     try:
-        problems = asyncio.run(ask(root))
+        problems = asyncio.run(reload_daemon(root))
     except CannotConnectError:
         return
     except (ConnectionClosedError, ServerError, OSError) as error:
@@ -373,8 +372,8 @@ def reload_running_daemon(root: Path) -> None:
         return
     for problem in problems:
         print_to_stderr(f"crabtalkd: {problem}")
-    beside = ", but for what is said above" if problems else ""
-    print_to_stderr(f"the daemon that runs has taken it up{beside}")
+    suffix = ", but for what is said above" if problems else ""
+    print_to_stderr(f"the daemon that runs has taken it up{suffix}")
 
 
 async def has_provider(root: Path) -> bool:
@@ -410,12 +409,12 @@ def read_configuration(root: Path) -> dict[str, Any]:
 
 @contextmanager
 def exit_on_errors(*expected: type[Exception]) -> Iterator[None]:
-    """What cannot be done, as one sentence and exit status 1."""
+    """Print an expected error as one sentence and exit with status 1."""
     kinds: tuple[type[Exception], ...] = (*expected, OSError)
     try:
         yield
-    except BrokenPipeError:  # whoever read our output has seen enough
-        # What is still buffered goes nowhere, instead of failing when the interpreter flushes it.
+    except BrokenPipeError:  # the reader of our output has closed it
+        # Discard buffered output, which would fail when the interpreter flushes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except kinds as error:
@@ -424,14 +423,14 @@ def exit_on_errors(*expected: type[Exception]) -> Iterator[None]:
 
 
 def list_daemon_errors() -> tuple[type[Exception], ...]:
-    """What asking a daemon may come to. Who asks none does not pay for the wire."""
+    """Errors of asking a daemon. Imported late, for commands that do not ask one."""
     from crabtalk.client import CannotConnectError, ConnectionClosedError, ServerError
 
     return CannotConnectError, ConnectionClosedError, ServerError
 
 
 def list_model_errors() -> tuple[type[Exception], ...]:
-    """What looking for models may come to. Who looks for none does not pay for their room."""
+    """Errors of looking for models. Imported late, for commands that do not look for any."""
     from crabtalk.model import ApiError, ProviderSettingsError
     from crabtalk.model.local.download import InstallError
 

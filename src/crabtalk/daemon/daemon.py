@@ -1,6 +1,7 @@
-"""Daemon: what lives behind the doors. Storage, engine, models and feed, built and rebuilt here.
+"""Daemon: builds storage, engine, models and feed, and rebuilds them on reload.
 
-Constructing it touches nothing; `open` does what takes time, after clients can connect.
+It does not listen for clients. The constructor does no I/O; `open` does the slow work, after
+clients can connect.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Pauses before storage that was not there is looked for again.
+# Delays before unreachable storage is tried again.
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.2, 5.0
 
 DEFAULT_AGENT = Agent(
@@ -60,7 +61,7 @@ DEFAULT_AGENT = Agent(
         "You are crab, a helper. Be brief and exact; say so when you do not know, and ask when "
         "that saves work."
     ),
-    # A new user's agent asks before it changes anything. Whoever trusts it more says so.
+    # A new user's agent asks before it changes anything. The user can relax that.
     mode="ask",
 )
 
@@ -84,7 +85,7 @@ class Daemon:
     ) -> None:
         self.home = home
         self.storage = storage
-        self.fleet = fleet  # the daemons that share this storage, where others can
+        self.fleet = fleet  # the daemons that share this storage; None if it cannot be shared
         self.clock = Clock()
         self.feed = Feed(feed_limits or FeedLimits(), self.clock)
         self.bus = EventBus(
@@ -97,7 +98,7 @@ class Daemon:
         )
         self._add_secrets = keep_secret or (lambda secrets: None)
         self._broken_agents: dict[str, str] = {}
-        self._storage_error = ""  # with storage, at start
+        self._storage_error = ""  # empty if storage could be read
         self._opened = asyncio.Event()
         self._retry_task: asyncio.Task[None] | None = None
         self._change_lock = asyncio.Lock()
@@ -134,8 +135,8 @@ class Daemon:
         self._port_files = PortFileWatcher(home, self.mcp)
         self._composite = self._build_hooks(hooks or {}) if hook is None else None
         self._plugin_problems: list[str] = []
-        self._migration_problems: list[str] = []  # what of older files could not be taken over
-        self._ignored_settings: list[str] = []  # what of the configuration nobody reads
+        self._migration_problems: list[str] = []  # older files that could not be migrated
+        self._ignored_settings: list[str] = []  # configuration keys that mean nothing
         env = DaemonEnv(
             hook or self._composite or Hook(),
             self.feed,
@@ -152,19 +153,19 @@ class Daemon:
             fleet.join(self)
 
     def list_tools(self, agent: Agent) -> list[ToolInScope]:
-        """All tools there are, for an explanation of what an agent may call."""
+        """All tools, to explain which of them an agent may call."""
         return self._composite.tools_in_scope(agent) if self._composite is not None else []
 
     def _is_owner(self, sender: str) -> bool:
         return self.policy.owners.is_owner(sender)
 
     def limit_runs(self, most: int) -> None:
-        """No more turns at once than that, whatever the limits say."""
+        """Lower the limit of concurrent turns to `most`."""
         limits = self.runtime.limits
         self.runtime.limits = replace(limits, runs=min(limits.runs, most))
 
     def _build_hooks(self, others: Mapping[str, Hook]) -> CompositeHook:
-        """What every agent can do, as far as its file lets it. `others` come on top."""
+        """The hooks of every agent; its file says which it may use. `others` are added to them."""
 
         async def set_title(agent: str, title: str, sender: str) -> None:
             await self.runtime.set_title(agent, title, sender)
@@ -173,7 +174,7 @@ class Daemon:
             return self.policy.grant_file_access(call.run, composite.gate.require_agent(call))
 
         hooks: dict[str, Hook] = {
-            # The socket is out of a sandboxed command's reach: it could tell the daemon anything.
+            # A sandboxed command must not reach the socket: it could send the daemon any request.
             "bash": BashHook(hidden=[self.home / "run"]),
             "delegate": DelegateHook(lambda: self.runtime, self._delegate_limits),
             "files": FilesHook(access=file_access),
@@ -196,16 +197,16 @@ class Daemon:
         return composite
 
     def _read_mcp_env(self, document: Mapping[str, Any]) -> dict[str, str]:
-        """What [env] adds to every MCP server's environment. It may hold secrets."""
+        """Variables that [env] adds to every MCP server's environment. They may hold secrets."""
         table = document.get("env")
         env = {k: v for k, v in table.items() if isinstance(v, str)} if table else {}
         self._add_secrets(env.values())
         return env
 
     def _create_provider(self, document: Mapping[str, Any]) -> LazyProvider:
-        """Settings that cannot be used are a problem at once, not when a model is first needed."""
+        """Check the settings now, so that errors do not wait until a model is first needed."""
 
-        async def opening() -> Registry:
+        async def open_configured() -> Registry:
             try:
                 registry = await open_registry(
                     document,
@@ -217,7 +218,7 @@ class Daemon:
             self._add_secrets(registry.secrets)
             return registry
 
-        provider = LazyProvider(opening, read_default_model(document))
+        provider = LazyProvider(open_configured, read_default_model(document))
         try:
             settings = read_provider_settings(document)
         except ProviderSettingsError as error:
@@ -228,21 +229,21 @@ class Daemon:
         return provider
 
     def _to_settings_error(self, error: ProviderSettingsError) -> ProviderSettingsError:
-        """With where it is to be mended, and when that is noticed."""
+        """Add the file to correct and the command that reloads it."""
         reload = format_command("crabtalkd reload", self.home)
         return ProviderSettingsError(
             f"{self.home / 'config.toml'}: {error}; mend it, then `{reload}`"
         )
 
     async def open(self) -> None:
-        """Loads the agents. Whatever fails is a problem to be shown, not a reason not to start."""
+        """Load the agents. Failures are listed in `problems`; they do not prevent the start."""
         try:
             if self._composite is not None:
                 plugins, self._plugin_problems = await asyncio.to_thread(load_hooks)
                 self._composite.add_hooks(plugins)
                 self._migration_problems = await asyncio.to_thread(move_mcp_servers, self.home)
                 self._port_files.watch()
-            # As it is now: what was moved is no longer in it.
+            # Read again here, because move_mcp_servers may have changed the file.
             self._ignored_settings = self._describe_ignored_settings(
                 await self.storage.read_config()
             )
@@ -251,24 +252,24 @@ class Daemon:
         except StorageError as error:
             self._storage_error = str(error)
             log.error("agents cannot be loaded: %s", error)  # noqa: TRY400 - a sentence for a person
-            # What is shared may be mended elsewhere: a password, a schema, rights.
+            # Another machine may correct shared storage: its password, schema or permissions.
             if self.fleet is not None or isinstance(error, StorageUnavailableError):
                 self._retry_task = asyncio.ensure_future(self._retry_open())
         finally:
             self._opened.set()
 
     async def _load_shared_state(self) -> None:
-        """Reads what is shared between conversations. Raises StorageError."""
+        """Read agents and subscriptions, then recover turns. Raises StorageError."""
         await self._load_agents()
         await self.bus.load()
         if not self.runtime.agents and not self._broken_agents:
             await self.storage.save_agent(DEFAULT_AGENT)
             self.register(DEFAULT_AGENT)
-        # Places in line are taken before the first turn is; the rest goes on behind it.
+        # Returns once recovered turns have their queue positions, before any new turn can start.
         await self.runtime.recover()
 
     async def _retry_open(self) -> None:
-        """Until it can be read."""
+        """Retry until the shared state can be read."""
         pause = FIRST_RETRY_SECONDS
         while self._storage_error:
             await asyncio.sleep(pause)
@@ -284,58 +285,58 @@ class Daemon:
                 log.info("storage is there, with %d agents", len(self.runtime.agents))
 
     async def wait_until_opened(self) -> Runtime:
-        """The engine, once it was tried to load its agents."""
+        """Wait until `open` has tried to load the agents, then return the engine."""
         if not self._opened.is_set():
             await self._opened.wait()
         return self.runtime
 
     async def wait_until_ready(self) -> Runtime:
-        """The engine, once its agents are there. Raises UnavailableError while they cannot be."""
+        """Wait until the agents are loaded. Raises UnavailableError while that is impossible."""
         await self.wait_until_opened()
         if self._retry_task is not None:
             raise UnavailableError(self._storage_error)
         return self.runtime
 
     async def load_new_agent(self, name: str) -> None:
-        """Learns of an agent that was made elsewhere a moment ago, if there is one."""
+        """Load an agent that another daemon may have just created."""
         if self.fleet is not None and name and name not in self.runtime.agents:
             agent = await self.storage.load_agent(name)
             if agent is not None:
                 self.register(agent)
 
     async def reload_agents(self) -> None:
-        """Others have changed them. Raises StorageError."""
+        """Read the agents again after another daemon changed them. Raises StorageError."""
         async with self._change_lock:
             await self._load_agents()
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with the set-up, a sentence each."""
-        found = [
+        """What is wrong with the setup, one sentence each."""
+        problems = [
             *self._broken_agents.values(),
             *self._plugin_problems,
             *self._migration_problems,
             *self.bus.problems,
         ]
-        found += [*self._ignored_settings, *self.skills.problems, *self._memory_pool.problems]
-        found += [
+        problems += [*self._ignored_settings, *self.skills.problems, *self._memory_pool.problems]
+        problems += [
             f"the MCP server {owner.name} of {owner.agent} failed: {peer.error}"
             for owner, peer in self.mcp.list_states()
             if owner.agent and peer.status is PeerStatus.FAILED
         ]
-        return found + [text for text in (self.models.problem, self._storage_error) if text]
+        return problems + [text for text in (self.models.problem, self._storage_error) if text]
 
     async def reload(self) -> None:
-        """Reads configuration and agents anew. Runs in flight go on as they are.
+        """Read configuration and agents again. Running turns are not affected.
 
-        Raises StorageError, ConfigError or SettingsError when the configuration cannot be used or
-        the agents cannot be read; then all but the skills is as it was. Subscriptions that cannot
-        be read stay those in force, which is a problem to be shown.
+        Raises StorageError, ConfigError or ProviderSettingsError when the configuration cannot be
+        used or the agents cannot be read; then everything but the skills stays unchanged. If the
+        subscriptions cannot be read, the old ones stay active and `problems` says so.
         """
         async with self._change_lock:
             document = await self.storage.read_config()
-            # What only a start takes up must at least not prevent the next one. The address is
-            # left out: the command line may have given another.
+            # Also check settings that only apply at start, so that the next start does not fail.
+            # Skip the address: the command line may have set another.
             parse_config(document, self.home / "config.toml", tcp="off")
             read_provider_settings(document)
             await self.skills.refresh()
@@ -345,9 +346,9 @@ class Daemon:
             self.policy.owners = Owners(read_owners(document), self.policy.owners.account)
             self.mcp.env = self._read_mcp_env(document)
             self.mcp.retry_failed()
-            before, self.models = self.models, self._create_provider(document)
+            previous, self.models = self.models, self._create_provider(document)
             self.runtime.set_provider(self.models)
-            self.models.preload_if_used(before)
+            self.models.preload_if_used(previous)
             self._ignored_settings = self._describe_ignored_settings(document)
         for sentence in self._ignored_settings:
             log.warning("%s", sentence)
@@ -364,7 +365,7 @@ class Daemon:
             self._mask_agent_secrets(agent)
 
     def register(self, agent: Agent) -> None:
-        """Adds an agent as it was just written, or puts it in the other's place."""
+        """Add an agent that was just stored, or replace the one with its name."""
         self._mask_agent_secrets(agent)
         self.runtime.register(agent)
         self._broken_agents.pop(agent.name, None)
@@ -374,16 +375,16 @@ class Daemon:
         self._broken_agents.pop(name, None)
 
     def _mask_agent_secrets(self, agent: Agent) -> None:
-        """Keeps what an agent carries in confidence out of the logs."""
+        """Keep the secrets of an agent's MCP servers out of the logs."""
         for server in agent.mcps:
             self._add_secrets([server.auth, *server.env.values()])
 
     def change_lock(self) -> asyncio.Lock:
-        """Held while agents or configuration are read, changed and written."""
+        """The lock to hold while agents or configuration are read, changed and written."""
         return self._change_lock
 
     async def close(self) -> None:
-        """Stops what runs, and keeps all of it."""
+        """Stop all turns and close everything. Stored data is not lost."""
         if self._retry_task is not None:
             self._retry_task.cancel()
         await self.bus.close()
@@ -398,7 +399,7 @@ class Daemon:
 
 
 def read_default_model(document: Mapping[str, Any]) -> str:
-    """The one that is written down, if any."""
+    """The model named in [daemon] or [llm]; empty if none is."""
     for section in ("daemon", "llm"):
         table = document.get(section)
         if isinstance(table, Mapping) and isinstance(model := table.get("model"), str) and model:
@@ -407,21 +408,21 @@ def read_default_model(document: Mapping[str, Any]) -> str:
 
 
 def read_owners(document: Mapping[str, Any]) -> list[str]:
-    """[daemon] owners: further senders that are the owner."""
+    """[daemon] owners: additional senders that count as the owner."""
     table = document.get("daemon")
     owners = table.get("owners", []) if isinstance(table, Mapping) else []
     return [sender for sender in owners if isinstance(sender, str) and sender]
 
 
 def is_flush_enabled(document: Mapping[str, Any]) -> bool:
-    """Whether what is kept survives a power cut."""
+    """Whether writes are fsynced, so that they survive a power cut."""
     table = document.get("storage")
     return not isinstance(table, Mapping) or table.get("durability", "fsync") == "fsync"
 
 
 def list_skill_roots(home: Path, document: Mapping[str, Any]) -> list[tuple[str, Path]]:
-    """Where skills are looked for, the first to have one wins. Those of other programs, only when
-    `external` in [skills] says so."""
+    """The directories searched for skills; the first match wins. Directories of other programs
+    only if `external` in [skills] is true."""
     roots = [("local", home / "skills"), ("agents", Path.home() / ".agents" / "skills")]
     table = document.get("skills")
     if isinstance(table, Mapping) and table.get("external") is True:

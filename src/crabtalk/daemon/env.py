@@ -1,6 +1,6 @@
-"""DaemonEnv: what the engine gets from the process that hosts it.
+"""DaemonEnv: the engine's interface to the process that hosts it.
 
-`on_event` sees everything every run does: metrics and traces belong beside the feed there.
+`on_event` receives every event of every run; add metrics and traces there, beside the feed.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a chat gateway needs: give it a Service, and people talk to agents through it.
+"""The gateway library: give Gateway a ChatService, and people talk to agents through it.
 
 async with MyService(settings) as service:
     await Gateway(home, service, settings).run()
@@ -60,7 +60,7 @@ __all__ = [
     "write_settings",
 ]
 
-# Where each is. Imported on first use: a command line needs none of it to print its help.
+# Names are imported on first use: a command line needs none of them to print its help.
 __getattr__ = load_lazily(
     __name__,
     {

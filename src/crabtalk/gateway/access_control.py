@@ -1,4 +1,4 @@
-"""Access: who is served. Nobody, until somebody is on the allow-list."""
+"""The allow-list: which people and groups are served. An empty list serves no one."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from .errors import GatewayError
 from .pairing import CODE_LENGTH, CODE_LETTERS, PairingCode, normalize_code
 from .settings import GatewaySettings, allow_user, load_allowed_users
 
-# A stranger is told once in so many seconds, and so many are remembered.
+# A stranger is told once in this many seconds. The gateway remembers this many strangers.
 NOTIFY_INTERVAL = 3600.0
 MAX_STRANGERS = 1024
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class AccessControl:
-    """The list is read again when its file has changed."""
+    """The allow-list. It is loaded again when its file has changed."""
 
     def __init__(
         self,
@@ -50,7 +50,8 @@ class AccessControl:
         return chat.is_group and f"{GROUP_PREFIX}{chat.id}" in self._allowed
 
     def handle_stranger(self, update: Update) -> str:
-        """What to tell somebody who is not served; empty for nothing. A code lets them in."""
+        """The reply to a person who is not served; empty for no reply. A pairing code lets the
+        person in."""
         if update.chat.is_group:
             return (
                 self._build_rejection(update, f"{GROUP_PREFIX}{update.chat.id}")
@@ -90,10 +91,10 @@ class AccessControl:
         )
 
     def _reload_if_changed(self) -> None:
-        stamp = self._read_file_version()
-        if stamp == self._file_version:
+        version = self._read_file_version()
+        if version == self._file_version:
             return
-        self._file_version = stamp
+        self._file_version = version
         try:
             self._allowed = frozenset(load_allowed_users(self._path))
         except GatewayError as error:
@@ -101,14 +102,14 @@ class AccessControl:
 
     def _read_file_version(self) -> tuple[int, int, int]:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return (0, 0, 0)
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
+        return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def parse_code(text: str) -> str:
-    """What looks like a code: alone, or behind a command as a link brings it."""
+    """The pairing code in a message: alone, or after /start or /pair, as a link sends it."""
     words = text.split()
     if words and words[0].partition("@")[0] in ("/start", "/pair"):
         del words[0]

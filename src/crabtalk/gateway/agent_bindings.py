@@ -1,8 +1,9 @@
-"""Bindings: the sender a chat speaks as, and the agents it may talk to. Pure.
+"""Agent bindings: the sender a chat speaks as, and the agents it may talk to. Pure.
 
-The daemon gives rights by sender, so two people must never get the same one, and nobody the one of
-an owner. Ids are therefore taken as the service gives them or not at all: what is not plain ASCII
-is refused, never cut or rewritten. Which agents a chat can choose is up to the owner's settings:
+The daemon gives rights by sender, so two people must never get the same sender, and no other person
+the sender of an owner. Ids are therefore taken as the service gives them or not at all: an id that
+is not plain ASCII is refused, never cut or rewritten. The owner's settings say which agents a chat
+can choose:
 
 agents = ["guarded"]                    # for every chat; absent: `agent` alone
 owners = [123]                          # their own chats may talk to every agent
@@ -10,7 +11,7 @@ owners = [123]                          # their own chats may talk to every agen
 [chats."456"]
 agents = ["guarded", "crab"]            # for this chat
 
-What a run may do is decided by the daemon alone.
+The daemon alone decides what a run may do.
 """
 
 import re
@@ -26,7 +27,7 @@ GROUP_PREFIX = "group:"
 # Visible ASCII: no space, no control character, no letter that looks like another one.
 ID_PATTERN = re.compile(r"[!-~]{1,128}")
 PREFIX_PATTERN = re.compile(r"[a-z][a-z0-9]{0,15}")
-# What senders of the daemon and of other programs begin with.
+# Prefixes of senders that the daemon and other programs use.
 RESERVED_PREFIXES = frozenset({"agent", "cron", "event", "user"})
 
 
@@ -35,8 +36,8 @@ class AgentBindings:
     settings: GatewaySettings
 
     def is_owner(self, update: Update) -> bool:
-        """Whether this chat is the owner's own. A group is that only if it is listed itself:
-        an owner who writes in a group does not unlock it for everybody else in it."""
+        """Whether this chat is the owner's own. A group counts only if it is listed itself: an
+        owner who writes in a group does not unlock it for its other members."""
         if update.chat.is_group:
             return f"{GROUP_PREFIX}{update.chat.id}" in self.settings.owners
         return update.person.id in self.settings.owners
@@ -44,18 +45,18 @@ class AgentBindings:
     def may_approve(self, update: Update) -> bool:
         """Whether this person may answer an approval that the daemon sent to this chat.
 
-        A chat of one person: the daemon asks nobody but owners and senders that an agent's file
-        trusts. In a group anybody may press a button, so it takes a person who is an owner, also
-        where the group is listed: that unlocks agents for everybody in it, and no more.
+        In a chat of one person, yes: the daemon sends approvals only to owners and to senders that
+        an agent's file trusts. In a group, everyone can press a button, so the person must be an
+        owner. Listing the group as an owner is not enough: that only unlocks agents for it.
         """
         return not update.chat.is_group or update.person.id in self.settings.owners
 
     def may_set_mode(self, update: Update) -> bool:
-        """Mode auto allows what approvals ask for, so in a group it takes the same person."""
+        """Mode auto allows everything that approvals ask about, so it needs the same person."""
         return self.is_owner(update) and self.may_approve(update)
 
     def choose_default_agent(self, update: Update) -> str:
-        """Who answers in a chat that has not chosen."""
+        """The agent of a chat that has not chosen one."""
         names, settings = self._list_allowed_agents(update), self.settings
         chosen = self._find_chat_settings(update).agent or settings.agent
         return chosen if chosen in names else names[0]
@@ -71,18 +72,18 @@ class AgentBindings:
         )
 
     def _find_chat_settings(self, update: Update) -> ChatSettings:
-        """The table of a chat; a topic of a group without one has that of its group."""
+        """The table of a chat. A group's topic without a table uses the table of its group."""
         chat = update.chat.id
         keys = [chat, update.person.id]
         if update.chat.is_group:
             group = chat.rpartition("/")[0] or chat
             keys = [f"{GROUP_PREFIX}{chat}", chat, f"{GROUP_PREFIX}{group}", group]
-        found = (self.settings.chats.get(key) for key in keys)
-        return next((one for one in found if one is not None), ChatSettings())
+        tables = (self.settings.chats.get(key) for key in keys)
+        return next((table for table in tables if table is not None), ChatSettings())
 
 
 def check_prefix(prefix: str) -> None:
-    """Raises GatewayError for a prefix that senders of somebody else begin with."""
+    """Raises GatewayError for a prefix that is malformed or that the daemon uses."""
     if not PREFIX_PATTERN.fullmatch(prefix):
         raise GatewayError(
             f"the prefix {prefix!r} is not made of lower-case letters and digits; choose another"
@@ -92,7 +93,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def has_valid_ids(update: Update) -> bool:
-    """Whether a sender can be built for whoever wrote this, and for the chat it came from."""
+    """Whether a sender can be built from the ids of this person and chat."""
     person, chat = update.person.id, update.chat.id
     # `tg:group:5` is the group 5; a person called `group:5` would be taken for it.
     if not ID_PATTERN.fullmatch(person) or person.startswith(GROUP_PREFIX):

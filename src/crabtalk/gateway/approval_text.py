@@ -1,7 +1,7 @@
 """Approvals: a tool call that waits for a yes, as literal text for a chat. Pure.
 
-Nothing of a call is left out, shortened or rendered. What does not fit into one message goes on in
-the next, and the buttons are under the last one.
+Nothing of a call is left out, shortened or rendered. A call that does not fit into one message
+continues in the next, and the buttons are under the last one.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from crabtalk.protocol import wire
 from .message_splitter import MIN_LIMIT, is_boundary
 
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
-# What people type instead of a label.
+# Words that people type instead of a label.
 LABELS_BY_WORD = {
     "yes": ALLOW,
     "y": ALLOW,
@@ -38,7 +38,7 @@ MeasureText = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class ApprovalText:
-    """The call in words. One that is not `is_whole` was too long to be shown."""
+    """The call as text. It is not `is_displayable` if it was too long to be shown."""
 
     tool: str
     text: str
@@ -46,7 +46,7 @@ class ApprovalText:
 
 
 def parse_approval(request: wire.ApprovalRequest) -> ApprovalText:
-    """What is known of the call comes first, so that nothing in the call passes for it."""
+    """Put the facts about the call first, so that nothing in the call passes for one of them."""
     call = escape_invisible(request.call)
     lines = [
         f"{escape_invisible(request.agent, '')} wants to call {escape_invisible(request.tool, '')}."
@@ -65,23 +65,23 @@ def parse_approval(request: wire.ApprovalRequest) -> ApprovalText:
         ]
     head = "\n".join(lines)
     if len(head) + len(call) > MAX_SHOWN:
-        shown = f"{lines[0]}\n{TOO_LONG_NOTE.format(count=len(call))}"
-        return ApprovalText(request.tool, shown, is_displayable=False)
+        notice = f"{lines[0]}\n{TOO_LONG_NOTE.format(count=len(call))}"
+        return ApprovalText(request.tool, notice, is_displayable=False)
     return ApprovalText(request.tool, f"{head}\nCall ({len(call)} characters):\n{call}")
 
 
-def escape_invisible(text: str, kept: str = "\n\t") -> str:
-    """With every character that cannot be seen, or turns text around, written as its code."""
+def escape_invisible(text: str, allowed: str = "\n\t") -> str:
+    """Write every character that is invisible or changes the text direction as its code."""
     return "".join(
         f"\\u{{{ord(character):04x}}}"
-        if character not in kept and is_invisible(character)
+        if character not in allowed and is_invisible(character)
         else character
         for character in text
     )
 
 
 def match_label(labels: list[str], text: str) -> str:
-    """The label that somebody typed: its number, itself, or a word for it; empty for no answer."""
+    """The label a person typed: its number, the label, or a word for it; empty for no answer."""
     word = text.strip().rstrip(".!").casefold()
     if word.isdecimal() and len(word) < 5:
         return labels[int(word) - 1] if 1 <= int(word) <= len(labels) else ""
@@ -90,17 +90,17 @@ def match_label(labels: list[str], text: str) -> str:
 
 
 def split_literal(text: str, limit: int, measure: MeasureText) -> list[str]:
-    """The text in parts that fit, all of it: joined, they are the text."""
+    """Split a text into parts that fit. Joined, the parts are the text."""
     parts: list[str] = []
     while text:
-        place = find_part_end(text, max(MIN_LIMIT, limit), measure)
-        parts.append(text[:place])
-        text = text[place:]
+        position = find_part_end(text, max(MIN_LIMIT, limit), measure)
+        parts.append(text[:position])
+        text = text[position:]
     return parts or [""]
 
 
 def find_part_end(text: str, limit: int, measure: MeasureText) -> int:
-    """Where the first part ends: after a line if that makes it half full, else in between."""
+    """Where the first part ends: after a line if the part is then half full, else within one."""
     low, high = 1, min(len(text), limit)
     while low < high:
         middle = (low + high + 1) // 2
@@ -113,14 +113,14 @@ def find_part_end(text: str, limit: int, measure: MeasureText) -> int:
     line = text.rfind("\n", 0, low) + 1
     if line > low // 2:
         return line
-    whole = next((place for place in range(low, 0, -1) if is_boundary(text, place)), low)
+    whole = next((position for position in range(low, 0, -1) if is_boundary(text, position)), low)
     return whole if whole > low // 2 else low
 
 
 def build_pages(title: str, text: str, end: str, limit: int, measure: MeasureText) -> list[str]:
     """The messages that show a text between a title and a last line.
 
-    No part of the text is at the edge of a message, where services take white space away.
+    No part of the text is at the edge of a message, where services strip white space.
     """
     parts = split_literal(text, limit - PAGE_OVERHEAD, measure)
     pages: list[str] = []

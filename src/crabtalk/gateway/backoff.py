@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before the next try, longer each time and never quite the same."""
+"""Backoff: growing pauses between retries, with jitter."""
 
 import asyncio
 import random
@@ -13,12 +13,12 @@ class Backoff:
         self._next_delay = first
 
     def reset(self) -> None:
-        """It worked."""
+        """The last try worked: start again with the first delay."""
         self._next_delay = self._first_delay
 
     async def wait(self, at_least: float = 0.0) -> None:
-        """Cancelled, it has not waited, and nothing else has changed."""
+        """Wait for the next delay. Cancelled, the delay still counts as used."""
         longest, self._next_delay = self._next_delay, min(self._next_delay * 2, self._max_delay)
-        # Who lost the same service at the same time does not come back at the same time.
+        # Jitter: clients that lost the same service at the same time do not all retry at once.
         pause = random.uniform(longest / 2, longest)  # noqa: S311 - no secret
         await asyncio.sleep(max(pause, at_least))

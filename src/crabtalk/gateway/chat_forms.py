@@ -1,8 +1,8 @@
-"""Forms: what an agent asks, one question at a time, with buttons or with words. Pure.
+"""Forms: the questions of an agent, one at a time, answered with buttons or words. Pure.
 
-Options are chosen by pressing, by typing their number or label, or not at all: any other text is an
-answer too. An approval is different: it takes its labels, yes and no, and nothing else. The answers
-go back as a JSON object, from each question to what was chosen.
+A person presses an option, types its number or label, or writes any other text: that is an answer
+too. An approval takes only its labels, and words for yes and no. The answers are sent to the agent
+as a JSON object, from each question to its answer.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ from .chat_service import MAX_PAYLOAD_BYTES, Button, Markdown
 
 MAX_LABEL = 48
 DONE = "done"
-# Services show no more buttons than this; the rest is typed.
+# Services show no more buttons than this; other options are typed.
 MAX_BUTTONS = 24
-# "Other" is what typing is for.
+# The option "Other" is left out, because people can always type.
 OTHER = "other"
 
 
@@ -38,7 +38,7 @@ class FormQuestion:
 
 @dataclass(slots=True)
 class ChatForm:
-    """One ask. `answers` has what was given so far, a list for each question."""
+    """One ask of an agent. `answers` has the answers so far, a list for each question."""
 
     ask: str
     questions: tuple[FormQuestion, ...]
@@ -51,12 +51,12 @@ class ChatForm:
 
     @property
     def token(self) -> str:
-        """In the payload of its buttons."""
+        """Identifies the form in the payload of its buttons."""
         return hashlib.sha256(self.ask.encode()).hexdigest()[:10]
 
     @property
     def current_number(self) -> int | None:
-        """The question that is being asked; None when all were answered."""
+        """The index of the question that is being asked; None when all are answered."""
         return next((n for n in range(len(self.questions)) if n not in self.settled), None)
 
     @property
@@ -65,19 +65,19 @@ class ChatForm:
 
     @property
     def has_approvals(self) -> bool:
-        """Whether it asks for a yes to tool calls."""
+        """Whether it has a question about a tool call."""
         return any(question.approval is not None for question in self.questions)
 
     @property
     def is_asking_approval(self) -> bool:
-        """Whether the question being asked is an approval."""
+        """Whether the current question is an approval."""
         return (
             self.current_number is not None
             and self.questions[self.current_number].approval is not None
         )
 
     def accepts_text(self, text: str) -> bool:
-        """Whether words answer the question being asked."""
+        """Whether the text can answer the current question."""
         if self.current_number is None:
             return False
         if not self.is_asking_approval:
@@ -85,7 +85,7 @@ class ChatForm:
         return bool(match_label(self.questions[self.current_number].labels, text))
 
     def press_button(self, payload: str) -> bool:
-        """False for a button that is not of the question being asked."""
+        """False for a button that does not belong to the current question."""
         number, chosen = parse_payload(payload)
         question = self.questions[number] if number == self.current_number else None
         if question is None or not payload.startswith(f"{self.token}:"):
@@ -100,7 +100,7 @@ class ChatForm:
         return True
 
     def answer_text(self, text: str) -> None:
-        """An answer in words to the question being asked."""
+        """Answer the current question with words."""
         number = self.current_number
         if number is None:
             return
@@ -130,15 +130,15 @@ class ChatForm:
             chosen.append(label)
 
     def build_reply(self) -> str:
-        """What the agent reads. Of two approvals with the same text, a no holds for both."""
-        given: dict[str, str] = {}
+        """The reply for the agent. Of two approvals with the same text, a no holds for both."""
+        answers_by_question: dict[str, str] = {}
         for number, question in enumerate(self.questions):
             answer = ", ".join(self.answers.get(number, []))
-            if question.approval is None or given.get(question.question) != DENY:
-                given[question.question] = answer
-        return json.dumps(given, ensure_ascii=False)
+            if question.approval is None or answers_by_question.get(question.question) != DENY:
+                answers_by_question[question.question] = answer
+        return json.dumps(answers_by_question, ensure_ascii=False)
 
-    # ── As people see it ────────────────────────────────────────────────────────────────────
+    # ── Rendering ───────────────────────────────────────────────────────────────────────────
 
     def render_text(self, *, has_buttons: bool, is_open: bool = True) -> Markdown:
         lines = [self._render_answered(number) for number in sorted(self.settled)]
@@ -150,14 +150,14 @@ class ChatForm:
     def render_approval_pages(
         self, number: int, limit: int, measure: MeasureText, *, end: str
     ) -> list[str]:
-        """The messages that show one question of a form with approvals: literal text, all of it."""
+        """The messages that show one question of a form with approvals, as literal text."""
         question = self.questions[number]
-        place = f" {number + 1}/{len(self.questions)}" if len(self.questions) > 1 else ""
+        progress = f" {number + 1}/{len(self.questions)}" if len(self.questions) > 1 else ""
         if question.approval is not None:
-            return build_pages(f"Approval{place}", question.approval.text, end, limit, measure)
-        # A step that asks for approvals may ask something else as well.
+            return build_pages(f"Approval{progress}", question.approval.text, end, limit, measure)
+        # One step of an agent may ask for approvals and ask something else as well.
         text = "\n".join([question.question, *list_options(question)])
-        return build_pages(f"Question{place}", text, end, limit, measure)
+        return build_pages(f"Question{progress}", text, end, limit, measure)
 
     def render_approval_hint(self, number: int, *, has_buttons: bool) -> str:
         question = self.questions[number]
@@ -166,22 +166,22 @@ class ChatForm:
         labels = question.labels
         if has_buttons:
             return f"Press {' or '.join(labels)}. You can also write yes or no."
-        listed = "  ".join(f"{place}. {label}" for place, label in enumerate(labels, 1))
+        listed = "  ".join(f"{progress}. {label}" for progress, label in enumerate(labels, 1))
         return f"Send a number, or write yes or no:  {listed}"
 
     def render_approval_outcome(self, number: int) -> str:
-        given = shorten_label(", ".join(self.answers.get(number, [])))
-        return f"Answer: {given or 'none (closed)'}"
+        answer = shorten_label(", ".join(self.answers.get(number, [])))
+        return f"Answer: {answer or 'none (closed)'}"
 
     def _render_answered(self, number: int) -> str:
         question = self.questions[number]
-        given = ", ".join(self.answers.get(number, [])) or "nothing"
-        return f"✓ **{question.header or question.question}**: {given}"
+        answer = ", ".join(self.answers.get(number, [])) or "nothing"
+        return f"✓ **{question.header or question.question}**: {answer}"
 
     def _render_question(self, number: int, *, has_buttons: bool, is_open: bool) -> str:
         question = self.questions[number]
-        place = f" ({number + 1}/{len(self.questions)})" if len(self.questions) > 1 else ""
-        title = f"**{question.header}**{place}\n" if question.header else ""
+        progress = f" ({number + 1}/{len(self.questions)})" if len(self.questions) > 1 else ""
+        title = f"**{question.header}**{progress}\n" if question.header else ""
         lines = [f"❓ {title}{question.question}"]
         lines += list_options(question, all_of_them=not has_buttons)
         lines.append(
@@ -204,7 +204,7 @@ class ChatForm:
             return []
         question = self.questions[number]
         chosen = self.answers.get(number, [])
-        made = [
+        buttons = [
             Button(
                 shorten_label(f"{'☑ ' if label in chosen else '☐ '}{label}")
                 if question.is_multiple
@@ -214,42 +214,42 @@ class ChatForm:
             for option, (label, _) in enumerate(question.options[:MAX_BUTTONS])
         ]
         if question.is_multiple:
-            made.append(Button("Done", f"{self.token}:{number}:{DONE}"))
-        return made
+            buttons.append(Button("Done", f"{self.token}:{number}:{DONE}"))
+        return buttons
 
 
-def parse_question(asked: wire.AskQuestion) -> FormQuestion:
-    if asked.HasField("approval"):
-        return build_approval_question(asked)
+def parse_question(question: wire.AskQuestion) -> FormQuestion:
+    if question.HasField("approval"):
+        return build_approval_question(question)
     options = tuple(
         (option.label, option.description)
-        for option in asked.options
+        for option in question.options
         if option.label.strip() and option.label.strip().lower() != OTHER
     )
-    return FormQuestion(asked.question, asked.header, options, asked.multi_select)
+    return FormQuestion(question.question, question.header, options, question.multi_select)
 
 
-def build_approval_question(asked: wire.AskQuestion) -> FormQuestion:
-    """A call that cannot be shown can be denied, and nothing else."""
-    approval = parse_approval(asked.approval)
-    labels = [option.label for option in asked.options if option.label.strip()]
+def build_approval_question(question: wire.AskQuestion) -> FormQuestion:
+    """A call that cannot be shown can only be denied."""
+    approval = parse_approval(question.approval)
+    labels = [option.label for option in question.options if option.label.strip()]
     if not approval.is_displayable:
         labels = [label for label in labels if label.casefold() == DENY.casefold()]
     options = tuple((label, "") for label in labels)
-    return FormQuestion(asked.question, asked.header, options, approval=approval)
+    return FormQuestion(question.question, question.header, options, approval=approval)
 
 
 def list_options(question: FormQuestion, *, all_of_them: bool = True) -> list[str]:
-    """A numbered line for each option, or for those that have a description."""
+    """A numbered line for each option, or only for those with a description."""
     return [
-        f"{number}. {label}{f': {about}' if about else ''}"
-        for number, (label, about) in enumerate(question.options, 1)
-        if about or all_of_them
+        f"{number}. {label}{f': {description}' if description else ''}"
+        for number, (label, description) in enumerate(question.options, 1)
+        if description or all_of_them
     ]
 
 
 def parse_labels(question: FormQuestion, text: str) -> list[str]:
-    """The options that somebody typed, by number or by label; empty for words of their own."""
+    """The options a person typed, by number or by label; empty for any other text."""
     labels = [label for label, _ in question.options]
     by_name = {label.lower(): label for label in labels}
     if text.strip().lower() in by_name:
@@ -257,19 +257,19 @@ def parse_labels(question: FormQuestion, text: str) -> list[str]:
     words = [word.strip() for word in text.replace("，", ",").replace("、", ",").split(",")]  # noqa: RUF001
     if len(words) == 1:
         words = text.split()
-    found: list[str] = []
+    labels_typed: list[str] = []
     for word in words:
         if len(word) < 5 and word.isdecimal() and 1 <= int(word) <= len(labels):
-            found.append(labels[int(word) - 1])
+            labels_typed.append(labels[int(word) - 1])
         elif word.lower() in by_name:
-            found.append(by_name[word.lower()])
+            labels_typed.append(by_name[word.lower()])
         else:
             return []
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(labels_typed))
 
 
 def parse_payload(payload: str) -> tuple[int, str]:
-    """The question and the option of a button; -1 for what is no button of a form."""
+    """The question and option of a button; -1 if the payload is not one of a form."""
     parts = payload.split(":")
     if len(payload) > MAX_PAYLOAD_BYTES or len(parts) != 3 or not parts[1].isdecimal():
         return -1, ""
@@ -284,7 +284,7 @@ def shorten_label(label: str) -> str:
 def restore_form(
     form: ChatForm, answers: Mapping[int, Sequence[str]], settled: Sequence[int]
 ) -> ChatForm:
-    """With what was given before a restart."""
+    """Put back the answers from before a restart."""
     form.answers = {number: list(labels) for number, labels in answers.items()}
     form.settled = set(settled)
     return form

@@ -1,7 +1,7 @@
-"""Lane: the updates of one chat, one after another in the order they came.
+"""The updates of one chat, handled one after another in order of arrival.
 
-While a turn runs, what comes in goes into it: an answer to its question, a word to steer it by, or
-/stop, which waits for nobody. What cannot go into a turn waits for its end.
+While a turn runs, some updates go into it: an answer to its question, a steering message, or /stop,
+which never waits. All other updates wait for the end of the turn.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ from .slash_commands import (
 )
 from .slow_command import SlowCommand
 
-# Seconds until something is said again into a turn that was not ready for it.
+# Seconds until a message is offered again to a turn that was not ready for it.
 RETRY_INTERVAL = 0.25
 NOTHING_RUNNING = "Nothing is going on."
 INTERNAL_ERROR = "⚠️ Something is wrong in this program; its log has the details."
-# What an earlier release was about to say had no key: whether it was said cannot be known.
+# Requests of an earlier release have no key: whether the daemon got them cannot be known.
 UPGRADED_MEANWHILE = (
     "⚠️ This program was upgraded while it worked on your message. "
     "If you have no answer to it, send it again."
@@ -58,17 +58,17 @@ log = logging.getLogger(__name__)
 
 
 class ChatQueue:
-    def __init__(self, desk: GatewayContext) -> None:
-        self._context = desk
-        self._commands = SlashCommandHandler(desk)
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+        self._commands = SlashCommandHandler(context)
         self._queue: deque[PendingUpdate] = deque()
         self._changed = asyncio.Event()
-        self._current_item: PendingUpdate | None = None  # that of what runs: a turn or an errand
+        self._current_item: PendingUpdate | None = None  # of the turn or command that runs
         self._task: asyncio.Future[None] | None = None
         self._turn: GatewayTurn | None = None
         self._slow_command: SlowCommand | None = None
-        self._stop_targets: dict[str, PendingUpdate] = {}  # by the /stop: what it is to stop
-        self._should_retry_soon = False  # something was refused that the turn may take in a moment
+        self._stop_targets: dict[str, PendingUpdate] = {}  # the item that each /stop is to stop
+        self._should_retry_soon = False  # a running turn may accept a waiting update in a moment
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -78,7 +78,7 @@ class ChatQueue:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until nothing is left to do. Cancelled, the journal knows what is."""
+        """Run until no update is left. Cancelled, the journal has the updates that are."""
         try:
             while True:
                 self._changed.clear()
@@ -96,15 +96,15 @@ class ChatQueue:
             async with asyncio.timeout(RETRY_INTERVAL if self._should_retry_soon else None):
                 await self._changed.wait()
 
-    def _start_task(self, item: PendingUpdate, what: GatewayTurn | SlowCommand) -> None:
+    def _start_task(self, item: PendingUpdate, job: GatewayTurn | SlowCommand) -> None:
         self._current_item = item
-        self._turn = what if isinstance(what, GatewayTurn) else None
-        self._slow_command = what if isinstance(what, SlowCommand) else None
-        self._task = asyncio.ensure_future(what.run())
+        self._turn = job if isinstance(job, GatewayTurn) else None
+        self._slow_command = job if isinstance(job, SlowCommand) else None
+        self._task = asyncio.ensure_future(job.run())
         self._task.add_done_callback(lambda _: self._changed.set())
 
     def _collect_result(self) -> None:
-        """Whether what runs is over."""
+        """Clear the finished task, and handle its failure."""
         if self._task is None or not self._task.done():
             return
         error, item = self._task.exception(), self._current_item
@@ -143,7 +143,7 @@ class ChatQueue:
             self._context.journal.append(UpdateHandled(item.id))
 
     async def _handle_next(self) -> bool:
-        """One update, if one can be dealt with now."""
+        """Handle one update. False if none can be handled now."""
         for item in list(self._queue):
             if item is not self._queue[0] and not is_urgent(item):
                 continue
@@ -159,7 +159,7 @@ class ChatQueue:
         return False
 
     async def _handle_item(self, item: PendingUpdate) -> bool:
-        """False for what has to wait."""
+        """False if the item has to wait."""
         await self._announce_withdrawn_agent(item)
         if item.text is not None:
             return await send_answer(self._context, item, item.text)
@@ -181,7 +181,7 @@ class ChatQueue:
         return False
 
     async def _announce_withdrawn_agent(self, item: PendingUpdate) -> None:
-        """Says once that the agent this chat had chosen is not allowed here any more."""
+        """Tell the chat, once, that the agent it had chosen is not allowed any more."""
         agent = self._context.withdrawn_agent(item.update)
         if not agent:
             return
@@ -190,16 +190,18 @@ class ChatQueue:
         text = AGENT_WITHDRAWN.format(name=agent, answering=answering)
         await send_notice(self._context, item.update.chat, text)
 
-    # ── Nothing is going on ─────────────────────────────────────────────────────────────────
+    # ── No turn runs ────────────────────────────────────────────────────────────────────────
 
     async def _handle_when_idle(self, item: PendingUpdate, command: ParsedCommand | None) -> bool:
         try:
-            called = await self._find_guest(item, command)
-            if called is not None and not self._commands.is_allowed(item.update, called.name):
-                text = AGENT_NOT_ALLOWED.format(name=called.name)
+            guest_call = await self._find_guest(item, command)
+            if guest_call is not None and not self._commands.is_allowed(
+                item.update, guest_call.name
+            ):
+                text = AGENT_NOT_ALLOWED.format(name=guest_call.name)
                 return await send_answer(self._context, item, text)
-            if called is not None:
-                self._start_turn(item, called.arguments, called.name)
+            if guest_call is not None:
+                self._start_turn(item, guest_call.arguments, guest_call.name)
             elif command is None or await self._is_skill(command):
                 self._start_turn(item, item.update.text)
             else:
@@ -213,12 +215,16 @@ class ChatQueue:
     async def _find_guest(
         self, item: PendingUpdate, command: ParsedCommand | None
     ) -> ParsedCommand | None:
-        """Who is to speak, and about what."""
+        """The guest agent that is called, and its message; None if no such agent is called."""
         if command is not None and command.name == "guest":
-            called = parse_guest(f"@{command.arguments}")
+            guest_call = parse_guest(f"@{command.arguments}")
         else:
-            called = parse_guest(item.update.text)
-        return called if called and await self._commands.agent_exists(called.name) else None
+            guest_call = parse_guest(item.update.text)
+        return (
+            guest_call
+            if guest_call and await self._commands.agent_exists(guest_call.name)
+            else None
+        )
 
     async def _is_skill(self, command: ParsedCommand) -> bool:
         return command.name not in COMMAND_NAMES and await self._commands.skill_exists(command.name)
@@ -227,8 +233,8 @@ class ChatQueue:
         self._start_task(item, GatewayTurn(self._context, item, text, guest, self._changed.set))
 
     async def _resume_request(self, item: PendingUpdate, ask: DaemonRequest) -> bool:
-        """Goes on with what a crash, or the daemon's, cut off. What has a key is said again: the
-        daemon knows it."""
+        """Continue a request that was cut off by a crash here or at the daemon. A request with a
+        key is sent again: the daemon recognises it."""
         if not self._is_ready_for(ask):
             return False
         if ask.kind in ("turn", "steer") and not ask.key:
@@ -252,11 +258,11 @@ class ChatQueue:
                         SlowCommand(self._context, self._commands, item, ParsedCommand(ask.text)),
                     )
                     return True
-                case "answer":  # which counts once, however often it is given
+                case "answer":  # the daemon counts an answer once, even if it is sent twice
                     await reply_to_ask(self._context, ask)
-                    was_said = True
+                    was_sent = True
                 case "steer":
-                    was_said = await self._steer_run(ask)
+                    was_sent = await self._steer_run(ask)
         except Exception as error:
             if not is_daemon_unavailable(error):
                 raise
@@ -264,15 +270,15 @@ class ChatQueue:
                 return await self._retry_when_available(item)
             self._should_retry_soon = True
             return False
-        if was_said:
+        if was_sent:
             await self._context.journal.append_and_flush(UpdateHandled(item.id))
         else:
             self._context.journal.append(RequestNotSent(item.id))
             self._changed.set()
-        return was_said
+        return was_sent
 
     async def _end_forbidden_turn(self, item: PendingUpdate, ask: DaemonRequest, name: str) -> bool:
-        """Ends a turn with an agent that this chat may not talk to any more."""
+        """End a turn with an agent that this chat may not talk to any more."""
         try:
             await self._context.daemon.client.kill(ask.agent, sender=ask.sender)
         except ServerError as error:
@@ -282,13 +288,14 @@ class ChatQueue:
         return await send_answer(self._context, item, AGENT_NOT_ALLOWED.format(name=name))
 
     def _is_ready_for(self, ask: DaemonRequest) -> bool:
-        """Turns and compactions wait for what runs, a steering message for the turn to be back."""
+        """Whether the request can be sent now. Turns and compactions wait for the running task,
+        steering waits for the turn to begin."""
         if ask.kind == "answer" or self._task is None:
             return True
         return ask.kind == "steer" and self._turn is not None and self._turn.has_begun
 
     async def _steer_run(self, ask: DaemonRequest) -> bool:
-        """Steers. True also when that was done before; False when nothing runs that takes it."""
+        """Steer the run. True also if that was done before; False if no run can take it."""
         try:
             await self._context.daemon.client.steer_session(
                 ask.agent, ask.text, sender=ask.sender, key=ask.key
@@ -300,7 +307,7 @@ class ChatQueue:
         return True
 
     async def _retry_when_available(self, item: PendingUpdate) -> bool:
-        """When the daemon is back."""
+        """Wait for the daemon; the item is tried again afterwards."""
         await wait_for_daemon(self._context, item.update.chat)
         self._changed.set()
         return False
@@ -326,21 +333,21 @@ class ChatQueue:
         except Exception as error:
             if not is_daemon_unavailable(error):
                 raise
-            self._should_retry_soon = True  # what was about to be said is said again, with its key
+            self._should_retry_soon = True  # the journal has the message: it is sent again
             return False
-        if not is_done:  # nobody asks any more: these are words like any others
+        if not is_done:  # the question is closed: this is an ordinary message
             self._changed.set()
         return is_done
 
     async def _steer_turn(self, turn: GatewayTurn, item: PendingUpdate) -> bool:
-        asked = turn.item.ask
-        assert asked is not None  # noqa: S101 - the turn is said
+        turn_request = turn.item.ask
+        assert turn_request is not None  # noqa: S101 - the turn has begun
         journal = self._context.journal
-        text = await append_files(self._context, item.update, item.update.text, asked.sender)
+        text = await append_files(self._context, item.update, item.update.text, turn_request.sender)
         ask = DaemonRequest(
             kind="steer",
-            agent=asked.agent,
-            sender=asked.sender,
+            agent=turn_request.agent,
+            sender=turn_request.sender,
             text=text,
             key=self._context.message_key(item.update),
         )
@@ -352,40 +359,40 @@ class ChatQueue:
         await journal.append_and_flush(UpdateHandled(item.id))
         return True
 
-    # ── Commands that wait for nobody ───────────────────────────────────────────────────────
+    # ── Commands that do not wait ───────────────────────────────────────────────────────────
 
     async def _handle_stop(self, item: PendingUpdate) -> bool:
-        what, running = self._turn or self._slow_command, self._current_item
-        meant = self._stop_targets.setdefault(item.id, running) if running is not None else None
-        if what is None or running is None:
+        job, running = self._turn or self._slow_command, self._current_item
+        target = self._stop_targets.setdefault(item.id, running) if running is not None else None
+        if job is None or running is None:
             if item.id not in self._stop_targets:
                 return await send_answer(self._context, item, NOTHING_RUNNING)
-        elif running is meant:
-            what.stop()
-            if await self._kill_needs_retry(what, running):
+        elif running is target:
+            job.stop()
+            if await self._kill_needs_retry(job, running):
                 self._should_retry_soon = True
                 return False
-        # Else what it was to stop is over, and what runs now came later.
+        # Otherwise the work that /stop was meant for has ended, and what runs now came later.
         await self._context.journal.append_and_flush(UpdateHandled(item.id))
         self._stop_targets.pop(item.id, None)
         return True
 
     async def _kill_needs_retry(
-        self, what: GatewayTurn | SlowCommand, running: PendingUpdate
+        self, job: GatewayTurn | SlowCommand, running: PendingUpdate
     ) -> bool:
-        """Has the daemon stop it. True where that may have come before what it is to stop."""
+        """Have the daemon stop the run. True if the kill may have arrived before the run began."""
         try:
             await self._context.daemon.client.kill(
-                what.agent, sender=self._context.sender_for(running.update)
+                job.agent, sender=self._context.sender_for(running.update)
             )
         except Exception as error:
             if not is_daemon_unavailable(error):
                 raise
             log.info("the daemon is away, and has stopped by that: %s", error)
-            # Unless it was not told yet: then it is when it is back, and stopped then.
-            return isinstance(what, GatewayTurn) and what.may_have_been_sent and not what.has_begun
-        # Of an errand nobody says when it has begun: only that it is over.
-        return isinstance(what, SlowCommand) or (what.may_have_been_sent and not what.has_begun)
+            # A request that was not sent yet is sent when the daemon is back, and stopped then.
+            return isinstance(job, GatewayTurn) and job.may_have_been_sent and not job.has_begun
+        # The daemon does not report the start of a compaction, only its end.
+        return isinstance(job, SlowCommand) or (job.may_have_been_sent and not job.has_begun)
 
     async def _run_immediately(self, item: PendingUpdate, command: ParsedCommand) -> bool:
         try:
@@ -400,13 +407,13 @@ class ChatQueue:
 
 
 def is_answer_to_question(turn: GatewayTurn, command: ParsedCommand) -> bool:
-    """Where an agent asks for a path, say: what is no command of ours is what it waits for."""
+    """Whether the agent asks for words, such as a path: an unknown /command is then the answer."""
     form = turn.form
     return form is not None and not form.is_asking_approval and command.name not in COMMAND_NAMES
 
 
 def is_urgent(item: PendingUpdate) -> bool:
-    """What does not wait behind others."""
+    """Whether the item may overtake others: buttons and /stop."""
     if item.update.press:
         return True
     command = parse_command(item.update.text)

@@ -1,6 +1,6 @@
-"""Service: what a gateway needs of a chat service. A third gateway is one implementation of this.
+"""The interface a gateway needs of a chat service. Each service (Telegram, WeChat) implements it.
 
-It moves messages and knows nothing of agents, turns or journals: all of that is done by Gateway.
+An implementation moves messages. It knows nothing of agents, turns or journals: Gateway does that.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
-# The markdown that agents write. Each service renders it as it can, or leaves it as it is.
+# The markdown that agents write. Each service renders what it can, or sends it as it is.
 Markdown: TypeAlias = str
 
-# Bytes of a button's payload; the narrowest service allows no more.
+# Bytes of a button's payload: Telegram, the strictest service, allows no more.
 MAX_PAYLOAD_BYTES = 64
 
 
@@ -22,11 +22,11 @@ class ServiceLimits:
     text: int  # the longest message, in the service's own units: see `measure`
     edits: bool  # whether a message can be changed after it was sent
     edit_every: float  # seconds between two edits in one chat
-    typing_every: float  # seconds after which "is typing" fades; 0: there is no such thing
+    typing_every: float  # seconds after which "is typing" fades; 0: the service has no such status
     buttons: bool
     upload: int  # bytes of the largest file
-    # Without edits: whether what is said before a tool is used comes at once. Else an answer comes
-    # at its end, all of it, which takes the fewest messages.
+    # For services without edits: send the text before each tool call at once. False sends the
+    # whole answer at its end, which takes the fewest messages.
     parts: bool = False
 
 
@@ -45,7 +45,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file somebody sent. `id` is whatever `fetch` needs to get it."""
+    """A file that a person sent. `id` is what `fetch` needs to get it."""
 
     id: str
     name: str
@@ -55,10 +55,10 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Something somebody did. `id` is unique for ever: what comes twice is known by it.
+    """An event in a chat. `id` is unique for ever, so an update that comes twice is recognised.
 
-    What a service cannot make sense of is an `unread` one: it is in the journal as it came, so that
-    the service may forget it, and answered by nobody.
+    If the service cannot parse an event, it makes an `unreadable` update: the event is stored in
+    the journal as it came, so that the service may forget it, and gets no answer.
     """
 
     id: str
@@ -68,48 +68,49 @@ class Update:
     attachments: tuple[Attachment, ...] = ()
     is_to_us: bool = True  # in groups: a mention of us, a reply to us, a command or a button
     press: str = ""  # the payload of the button that was pressed
-    message_id: str = ""  # of the message; of the one with the buttons, for a press
+    message_id: str = ""  # of the message; for a press, of the message with the buttons
     at: float = 0.0  # seconds since 1970
-    unread: str = ""  # what came, if it could not be read
+    unread: str = ""  # the raw event, if it could not be parsed
 
     @classmethod
     def unreadable(cls, key: str, raw: str) -> "Update":
-        """One that could not be read."""
+        """An update for an event that could not be parsed."""
         return cls(key, Chat(""), Person("", ""), unread=raw or "?")
 
 
 class Button(NamedTuple):
     label: str
-    payload: str  # at most PAYLOAD bytes of ASCII
+    payload: str  # at most MAX_PAYLOAD_BYTES bytes of ASCII
 
 
 class ChatService(Protocol):
-    """A chat service. All of it may be called from several tasks at once, for different chats.
+    """A chat service. All methods may be called from several tasks at once, for different chats.
 
-    Opened before Gateway has it and closed afterwards, by whoever made it. Each call has a deadline
-    of its own, and says what is wrong by raising one of the errors below.
+    The caller opens it before it gives it to Gateway, and closes it afterwards. Each call has a
+    deadline of its own, and raises one of the errors below when something is wrong.
     """
 
     @property
     def name(self) -> str:
-        """`telegram`: of the program, its settings, its log and its journal."""
+        """The name of the program, its settings, its log and its journal: `telegram`."""
 
     @property
     def prefix(self) -> str:
-        """`tg`: senders are `tg:<person>` and `tg:group:<chat>`."""
+        """The prefix of senders: `tg` gives `tg:<person>` and `tg:group:<chat>`."""
 
     @property
     def limits(self) -> ServiceLimits: ...
 
     def updates(self) -> AsyncIterator[Update]:
-        """What happens, each thing at least once, until the iterator is closed.
+        """Yield updates, each at least once, until the iterator is closed.
 
-        An async generator. Reconnects by itself, with a growing pause. Raises Refused when it is no
-        use to try again. What `taken` was not called for may come again, and must after a crash.
+        An async generator. Reconnects by itself, with a growing pause. Raises RejectedError when
+        a retry cannot help. Updates that were not acknowledged may come again, and must come
+        again after a crash.
         """
 
     async def acknowledge(self, update: Update) -> None:
-        """It is in the journal now: the service may forget it. Called in the order of updates."""
+        """The update is in the journal: the service may forget it. Called in order of updates."""
 
     async def send(
         self,
@@ -120,11 +121,12 @@ class ChatService(Protocol):
         reply_to: str = "",
         is_literal: bool = False,
     ) -> str:
-        """Sends one message and returns its id.
+        """Send one message and return its id.
 
-        A literal text is shown exactly as it is, monospaced if possible: it is a command somebody
-        is about to allow, and marks that vanish in it would hide what it does.
-        Raises Away only when nobody can know whether it arrived, TryLater when it did not.
+        Literal text is shown exactly as it is, monospaced if possible: it is a command that a
+        person is about to allow, and a rendered mark that vanishes would hide what it does.
+        Raises DeliveryUnknownError only if the message may have arrived, RetryLaterError if it
+        did not.
         """
 
     async def edit(
@@ -136,30 +138,30 @@ class ChatService(Protocol):
         buttons: Sequence[Button] = (),
         is_literal: bool = False,
     ) -> None:
-        """Changes a message of ours, buttons included. That nothing changed is no error."""
+        """Change a message of ours, buttons included. An edit without a change is no error."""
 
     async def send_typing(self, chat: Chat) -> None: ...
 
     async def fetch(self, attachment: Attachment, path: Path) -> None:
-        """Writes what somebody sent to `path`, which does not exist yet."""
+        """Write the attachment to `path`, which does not exist yet."""
 
     async def upload(self, chat: Chat, path: Path, caption: str) -> str:
-        """Sends a file and returns the id of its message. Raises as `send` does."""
+        """Send a file and return the id of its message. Raises as `send` does."""
 
     def measure(self, text: Markdown) -> int:
-        """How long the service thinks a text is, as `Limits.text` counts."""
+        """The length of a text in the units of `ServiceLimits.text`."""
 
 
 class ChatServiceError(Exception):
-    """What a service says no with. The text is for people."""
+    """An error of the chat service. The text is for people."""
 
 
 class MessageTooLongError(ChatServiceError):
-    """The message is longer than the service takes. The text is split again, smaller."""
+    """The message is longer than the service takes. Split the text into smaller messages."""
 
 
 class RetryLaterError(ChatServiceError):
-    """Nothing was done; it may be tried again after `seconds`: too fast, or nobody answered."""
+    """Nothing was done; retry after `seconds`: the rate limit is reached, or no server answered."""
 
     def __init__(self, seconds: float, reason: str = "the service asks to wait") -> None:
         super().__init__(reason)
@@ -167,15 +169,15 @@ class RetryLaterError(ChatServiceError):
 
 
 class ChatBlockedError(ChatServiceError):
-    """This chat does not want us any more, or is gone. The others are not touched."""
+    """This chat has blocked us, or is gone. Other chats are not affected."""
 
 
 class DeliveryUnknownError(ChatServiceError):
-    """The service broke off in the middle: whether the message arrived is not known."""
+    """The connection broke during the call: the message may have arrived or not."""
 
 
 class RejectedError(ChatServiceError):
-    """It is no use to try again: a wrong token, a message that is not allowed.
+    """A retry cannot help: a wrong token, a message that is not allowed.
 
-    From `updates` it ends the gateway; from the others it ends that message alone.
+    Raised by `updates`, it ends the gateway; raised by other calls, it ends that message alone.
     """

@@ -1,6 +1,8 @@
-"""What the command lines of gateways share: run, setup, pair and check, for a Program of their own.
+"""The commands all gateway programs have: run, setup, pair and check. See GatewayProgram.
 
-main = gateway_commands(Program("telegram", "Telegram", open_telegram, test_token), __version__)
+main = build_gateway_cli(
+    GatewayProgram("telegram", "Telegram", open_telegram, fetch_bot_name), __version__
+)
 """
 
 import signal
@@ -28,17 +30,17 @@ if TYPE_CHECKING:
     from .chat_service import ChatService
     from .settings import GatewaySettings
 
-# A token is a line; what is longer is some other file.
+# A token is one line; longer input is some other file.
 MAX_TOKEN_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayProgram:
-    """What one gateway has of its own. Nothing of it is imported before it is called.
+    """One gateway program. Its modules are imported only when a function here is called.
 
-    `open` makes the service from the settings and the gateway's own directory, where it may keep
-    a cursor; `test` asks the service who we are, and raises ServiceError or GatewayError. `extra`
-    are settings of its own, with their defaults.
+    `open_service` opens the service with the settings and the gateway's own directory, where it
+    may store a cursor. `fetch_identity` asks the service for our name, and raises ChatServiceError
+    or GatewayError. `extra_settings` are the program's own settings with their defaults.
     """
 
     name: str  # telegram
@@ -72,7 +74,7 @@ class GatewayCommandGroup(CommandGroup):
 
 
 def build_gateway_cli(program: GatewayProgram, version: str, *, setup: bool = True) -> click.Group:
-    """The group of a gateway's program; without `setup` it brings one of its own."""
+    """The command group of a gateway program. Without `setup`, the program adds its own."""
     name = program.command_name
     examples = f"\b\nExamples:\n  {name} setup\n  {name} pair\n  {name} run\n"
 
@@ -108,9 +110,9 @@ def build_run_command(program: GatewayProgram) -> click.Command:
 
         settings = program.load_settings(home)
         require_token(program, settings)
-        place = ComponentPaths(home, program.name)
-        with place.hold_lock():
-            start_log(place.log_path, verbose=verbose)
+        paths = ComponentPaths(home, program.name)
+        with paths.hold_lock():
+            start_log(paths.log_path, verbose=verbose)
             remove_stale_temporary_files(home / "config")
             if not settings.allowed_users:
                 announce_pairing(program, home)
@@ -134,15 +136,15 @@ Example:
 async def run_until_stopped(
     program: GatewayProgram, home: Path, settings: "GatewaySettings"
 ) -> None:
-    """Opens the service and runs its gateway. Raises GatewayError."""
+    """Open the service and run its gateway until SIGINT or SIGTERM. Raises GatewayError."""
     import asyncio
 
     from .gateway import Gateway
 
     async def serve() -> None:
-        own = home / program.name
-        own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        async with program.open_service(settings, own) as service:
+        directory = home / program.name
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        async with program.open_service(settings, directory) as service:
             await Gateway(home, service, settings).run()
 
     running = asyncio.ensure_future(serve())
@@ -154,12 +156,12 @@ async def run_until_stopped(
 
 
 def announce_pairing(program: GatewayProgram, home: Path) -> None:
-    """Nobody is served yet: on a terminal, the code to send is right here."""
+    """No user is allowed yet: print a pairing code on a terminal, else say which command does."""
     if has_terminal():
         print_pairing_code(program, home)
     else:
         print_to_stderr(
-            f"{program.command_name}: allowed_users is empty, so nobody is served; "
+            f"{program.command_name}: allowed_users is empty, so no user is served; "
             f"run `{program.command_name} pair`"
         )
 
@@ -192,8 +194,8 @@ def build_pair_command(program: GatewayProgram) -> click.Command:
 
 PAIR_HELP = """Print a code that lets one person in.
 
-Whoever sends it to the bot in {title} first is on the allow-list. It works once, for ten minutes,
-while the gateway runs.
+The first person who sends it to the bot in {title} is on the allow-list. It works once, for ten
+minutes, while the gateway runs.
 
 \b
 Example:
@@ -209,7 +211,7 @@ def build_setup_command(program: GatewayProgram) -> click.Command:
     @click.option("--token-stdin", is_flag=True, help="Read the token from standard input.")
     @click.option("--base-url", metavar="URL", help="Of a server of your own.")
     @click.option("--agent", metavar="NAME", help="Who answers.  [default: crab]")
-    @click.option("--allow", multiple=True, metavar="ID", help="Somebody to serve; repeatable.")
+    @click.option("--allow", multiple=True, metavar="ID", help="A person to serve; repeatable.")
     def setup(
         home: Path,
         token_stdin: bool,
@@ -253,12 +255,11 @@ def verify_and_write_settings(
     agent: str | None = None,
     allow: tuple[str, ...] = (),
 ) -> None:
-    """Asks the service whether it takes the token, and writes the settings if it does."""
+    """Write the settings, if the service accepts the token."""
     import asyncio
     from dataclasses import replace
 
-    from .settings import allow_user as allowed
-    from .settings import write_settings
+    from .settings import allow_user, write_settings
 
     path = program.settings_path(home)
     changes: dict[str, Any] = {"token": token}
@@ -270,15 +271,15 @@ def verify_and_write_settings(
     if agent is not None and settings.agents and agent not in settings.agents:
         raise click.UsageError(f"agents in {path} does not list {agent!r}; add it there first")
     tested = replace(settings, token=token, base_url=(base_url or settings.base_url).rstrip("/"))
-    who = asyncio.run(fetch_identity(program, tested))
+    identity = asyncio.run(fetch_identity(program, tested))
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_settings(path, changes)
     for person in allow:
-        allowed(path, person)
-    print_output(f"{program.title} knows us as {who}; {path} is written")
+        allow_user(path, person)
+    print_output(f"{program.title} knows us as {identity}; {path} is written")
     if not program.load_settings(home).allowed_users:
         print_output(
-            f"Nobody is served yet: start `{program.command_name} run`, "
+            f"No user is served yet: start `{program.command_name} run`, "
             f"then `{program.command_name} pair`"
         )
 
@@ -291,12 +292,12 @@ def build_check_command(program: GatewayProgram) -> click.Command:
         import asyncio
 
         settings = program.load_settings(home)
-        who = asyncio.run(fetch_identity(program, settings))
+        identity = asyncio.run(fetch_identity(program, settings))
         if in_json:
-            print_json({"name": who, "allowed_users": list(settings.allowed_users)})
+            print_json({"name": identity, "allowed_users": list(settings.allowed_users)})
         else:
             print_output(
-                f"{program.title} knows us as {who}; {len(settings.allowed_users)} are served"
+                f"{program.title} knows us as {identity}; {len(settings.allowed_users)} are served"
             )
 
     return check
@@ -311,7 +312,7 @@ Example:
 
 
 async def fetch_identity(program: GatewayProgram, settings: "GatewaySettings") -> str:
-    """Who we are to the service. Raises GatewayError, or what the service raises."""
+    """Our name at the service. Raises GatewayError, or what the service raises."""
     require_token(program, settings)
     return await program.fetch_identity(settings)
 

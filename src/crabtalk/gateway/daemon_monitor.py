@@ -1,4 +1,4 @@
-"""Link: the daemon, which may be away. Who needs it waits here, together, until it is back."""
+"""Watches whether the daemon is available. All tasks that need it wait for one shared poll."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ from crabtalk.protocol import wire
 from .backoff import Backoff
 from .errors import DAEMON_UNAVAILABLE_ERRORS, NOT_FOUND, GatewayError, is_daemon_unavailable
 
-# The features of a daemon that this library cannot do without.
+# The features of a daemon that a gateway needs.
 REQUIRED_FEATURES = frozenset({"keys", "attach"})
 DAEMON_TOO_OLD = (
     "this gateway needs a daemon of the same version: the one that runs cannot tell messages that "
@@ -28,7 +28,7 @@ class DaemonMonitor:
         self._poll_task: asyncio.Task[None] | None = None
 
     async def wait_until_available(self) -> None:
-        """Until the daemon answers. Cancelled, others go on waiting."""
+        """Wait until the daemon answers. Cancelled, the other waiters go on waiting."""
         if self._poll_task is None or self._poll_task.done():
             self._poll_task = asyncio.ensure_future(self._poll_daemon())
         await asyncio.shield(self._poll_task)
@@ -36,7 +36,7 @@ class DaemonMonitor:
     async def _poll_daemon(self) -> None:
         backoff = Backoff(longest=self._max_delay)
         while True:
-            # First a pause, also for one that answers and has no room.
+            # The pause comes first, because a daemon that answers may still have no room.
             await backoff.wait()
             try:
                 await self.client.ping()
@@ -47,12 +47,12 @@ class DaemonMonitor:
                 log.info("the daemon is away: %s", error)
 
     async def check_version(self) -> None:
-        """Raises GatewayError for a daemon that ignores keys, and what the client raises."""
+        """Raises GatewayError for a daemon that ignores keys, and the errors of the client."""
         if not set((await self.client.hello()).features) >= REQUIRED_FEATURES:
             raise GatewayError(DAEMON_TOO_OLD)
 
     async def watch_version(self) -> None:
-        """Checks the first daemon that answers. Raises GatewayError."""
+        """Check the version of the first daemon that answers. Raises GatewayError."""
         while True:
             try:
                 await self.check_version()
@@ -69,7 +69,7 @@ class DaemonMonitor:
     # ── Compactions ─────────────────────────────────────────────────────────────────────────
 
     async def list_archives(self, agent: str, sender: str) -> Sequence[wire.ArchiveInfo]:
-        """Of a conversation, oldest first."""
+        """The archives of a conversation, oldest first."""
         try:
             return (await self.client.list_archives(agent, sender=sender)).archives
         except ServerError as error:
@@ -79,7 +79,7 @@ class DaemonMonitor:
 
     async def find_archive(self, agent: str, sender: str, count: int) -> wire.ArchiveInfo | None:
         """The archive that a compaction made when there were `count` before it. Waits while
-        anything runs in the conversation; None when the compaction did not take place."""
+        anything runs in the conversation; returns None if the compaction did not take place."""
         while True:
             is_running = await self._follow_run(agent, sender)
             archives = await self.list_archives(agent, sender)
@@ -89,7 +89,7 @@ class DaemonMonitor:
                 return None
 
     async def _follow_run(self, agent: str, sender: str) -> bool:
-        """Until the run in flight is over. False when there is none."""
+        """Wait for the end of the run in flight. False when there is none."""
         try:
             async with aclosing(self.client.attach(agent, sender=sender)) as events:
                 async for _ in events:

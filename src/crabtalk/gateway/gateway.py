@@ -1,7 +1,7 @@
-"""Gateway: people in a chat service talk to agents. A Service in front, the daemon behind.
+"""The gateway: people in a chat service talk to agents, and the daemon runs the agents.
 
-What comes is in the journal before the service may forget it, and is done when its answer is where
-it belongs. Whatever is killed in between goes on from there.
+An update is written to the journal before the service may forget it, and it is done when its answer
+has been delivered. After a crash, every unfinished update goes on from its last journal record.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ CHAT_FULL = (
     "Too much of yours waits already; this was not taken. Send it again when I have answered."
 )
 TEXT_TOO_LONG = "That is too long for me; send a file instead."
-# Of what could not be read, so much is kept.
+# Characters of an unreadable update that are stored in the journal.
 MAX_RAW = 4096
-# Updates that are read ahead of the journal, which takes all there are at once.
+# Updates that are read ahead of the journal, which writes all of them in one go.
 READ_AHEAD = 256
 POLL_INTERVAL = 0.05
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """Of one service, in one home. `config` is what `config/<name>.toml` says."""
+    """A gateway of one service, in one home. `config` is the content of `config/<name>.toml`."""
 
     def __init__(
         self,
@@ -60,15 +60,16 @@ class Gateway:
         config: GatewaySettings,
         *,
         bounds: GatewayBounds | None = None,
-        book: GatewayState | None = None,
+        state: GatewayState | None = None,
     ) -> None:
         bounds = bounds or GatewayBounds()
         check_prefix(service.prefix)
         self.directory = home / service.name
         self._service = service
         self._bounds = bounds
-        self._journal = GatewayJournal(self.directory / "journal", book)
-        # A lost connection is heard of at once: people are told that the daemon is away.
+        self._journal = GatewayJournal(self.directory / "journal", state)
+        # No reconnect in the client: the gateway must notice a lost connection at once, to tell
+        # people that the daemon is away.
         self._daemon = DaemonMonitor(connect(home=home, client=service.name, reconnect_timeout=0))
         self._context = GatewayContext(
             self._journal,
@@ -83,26 +84,26 @@ class Gateway:
         path = home / "config" / f"{service.name}.toml"
         self.access = AccessControl(service.name, config, path, pairing)
         self._chat_queues: dict[str, ChatQueue] = {}
-        self._full_chats: set[str] = set()  # chats that know that too much of theirs waits
+        self._full_chats: set[str] = set()  # chats that were told that their queue is full
         self._tasks: asyncio.TaskGroup | None = None
-        self._pending_notices: list[tuple[Chat, str]] = []  # until the journal knows why
+        self._pending_notices: list[tuple[Chat, str]] = []  # sent once the journal is flushed
         self._active_notices = 0
         self._incoming: asyncio.Queue[Update] = asyncio.Queue(READ_AHEAD)
         self._to_acknowledge: asyncio.Queue[Update] = asyncio.Queue(READ_AHEAD)
 
     def statistics(self) -> Mapping[str, Any]:
-        book = self._journal.state
+        state = self._journal.state
         return {
-            "waiting": len(book.pending),
+            "waiting": len(state.pending),
             "chats_at_work": len(self._chat_queues),
-            "seen": len(book.seen_ids),
-            "chats": len(book.chats),
+            "seen": len(state.seen_ids),
+            "chats": len(state.chats),
             "notices": self._active_notices,
             "journal_bytes": self._journal.size,
         }
 
     async def run(self) -> None:
-        """Until cancelled. Raises GatewayError when it cannot go on: a token that is refused, a
+        """Run until cancelled. Raises GatewayError when it cannot go on: a token that is refused, a
         journal that cannot be used, a daemon that is too old."""
         self._journal.open()
         try:
@@ -119,7 +120,7 @@ class Gateway:
             self._journal.close()
             await self._daemon.close()
 
-    # ── What comes in ───────────────────────────────────────────────────────────────────────
+    # ── Incoming updates ────────────────────────────────────────────────────────────────────
 
     async def _receive_updates(self) -> None:
         backoff = Backoff()
@@ -143,12 +144,12 @@ class Gateway:
                 await updates.aclose()
 
     async def _wait_for_room(self) -> None:
-        """The service is asked for more when there is room for it."""
-        book, bounds = self._journal.state, self._bounds
-        # Looked at, as updates are done in many places.
+        """Wait until there is room for another update, before the service is asked for more."""
+        state, bounds = self._journal.state, self._bounds
+        # Polled, because updates are finished in many places.
         while (  # noqa: ASYNC110
-            len(book.pending) + self._incoming.qsize() >= bounds.waiting
-            or book.pending_characters >= bounds.waiting_characters
+            len(state.pending) + self._incoming.qsize() >= bounds.waiting
+            or state.pending_characters >= bounds.waiting_characters
         ):
             await asyncio.sleep(POLL_INTERVAL)
 
@@ -180,18 +181,19 @@ class Gateway:
                 await backoff.wait()
 
     async def _acknowledge_updates(self) -> None:
-        """Tells the service what it may forget. Nobody waits for that."""
+        """Tell the service which updates it may forget. No other task waits for this."""
         while True:
             update = await self._to_acknowledge.get()
             try:
                 await self._service.acknowledge(update)
-            except (ChatServiceError, OSError) as error:  # it comes again, and is known then
+            except (ChatServiceError, OSError) as error:  # it comes again, and is recognised
                 log.info("%s was not told that an update is taken: %s", self._service.name, error)
 
     def _record_update(self, update: Update) -> PendingUpdate | None:
-        """What is to be answered. None for what is known, or not for us."""
-        book = self._journal.state
-        if book.is_known(update.id):
+        """Record an update. Returns what is to be answered; None for repeats and for other chats'
+        messages."""
+        state = self._journal.state
+        if state.is_known(update.id):
             return None
         if update.unread:
             log.warning("%s cannot be read and is left out; the journal has it", update.id)
@@ -210,18 +212,18 @@ class Gateway:
         if len(update.text) > self._bounds.text:
             self._drop_update(update, TEXT_TOO_LONG)
             return None
-        lane = self._chat_queues.get(update.chat.id)
-        if lane is not None and len(lane) >= self._bounds.waiting_in_chat:
+        queue = self._chat_queues.get(update.chat.id)
+        if queue is not None and len(queue) >= self._bounds.waiting_in_chat:
             self._drop_update(update, "" if update.chat.id in self._full_chats else CHAT_FULL)
             self._full_chats.add(update.chat.id)
             return None
         self._full_chats.discard(update.chat.id)
         self._journal.append(UpdateReceived(update))
-        return book.pending[update.id]
+        return state.pending[update.id]
 
     def _reject_stranger(self, update: Update) -> None:
-        """A stranger, whose words are not kept. One who is let in by a code has said it once: it is
-        no message to an agent when it comes again."""
+        """Answer a stranger; the message is not stored. A pairing code that is accepted is recorded
+        as handled, so that it is not sent to an agent when it comes again."""
         text = self.access.handle_stranger(update)
         if self.access.is_allowed(update.person, update.chat):
             self._drop_update(update, text)
@@ -229,7 +231,7 @@ class Gateway:
             self._pending_notices.append((update.chat, text))
 
     def _drop_update(self, update: Update, text: str) -> None:
-        """Known from now on, and not answered but for this."""
+        """Record an update as handled, without its text, and answer it with `text` only."""
         self._journal.append(
             UpdateReceived(replace(update, text="", attachments=())), UpdateHandled(update.id)
         )
@@ -252,11 +254,11 @@ class Gateway:
         finally:
             self._active_notices -= 1
 
-    # ── One lane a chat ─────────────────────────────────────────────────────────────────────
+    # ── One queue a chat ────────────────────────────────────────────────────────────────────
 
     def _resume_item(self, item: PendingUpdate) -> None:
-        """Goes on with what the journal has, unless an earlier release took it from somebody whose
-        id cannot be served."""
+        """Continue an update of the journal. An earlier release may have stored one with an id
+        that is not valid: it is marked as handled."""
         if has_valid_ids(item.update):
             self._dispatch_item(item)
         else:
@@ -265,23 +267,23 @@ class Gateway:
 
     def _dispatch_item(self, item: PendingUpdate) -> None:
         chat = item.update.chat.id
-        lane = self._chat_queues.get(chat)
-        if lane is None:
-            lane = self._chat_queues[chat] = ChatQueue(self._context)
-            lane.add(item)
+        queue = self._chat_queues.get(chat)
+        if queue is None:
+            queue = self._chat_queues[chat] = ChatQueue(self._context)
+            queue.add(item)
             assert self._tasks is not None  # noqa: S101 - it is running
-            self._tasks.create_task(self._run_chat_queue(chat, lane))
+            self._tasks.create_task(self._run_chat_queue(chat, queue))
         else:
-            lane.add(item)
+            queue.add(item)
 
-    async def _run_chat_queue(self, chat: str, lane: ChatQueue) -> None:
+    async def _run_chat_queue(self, chat: str, queue: ChatQueue) -> None:
         backoff = Backoff()
         try:
             while True:
                 try:
-                    await lane.run()
+                    await queue.run()
                     return
-                except OSError as error:  # the journal's: the rest is seen to where it happens
+                except OSError as error:  # of the journal; other errors are handled in the queue
                     log.error("the journal cannot be written: %s", error)  # noqa: TRY400
                     await backoff.wait()
         finally:
@@ -290,7 +292,7 @@ class Gateway:
 
 
 def clean_update(update: Update) -> Update:
-    """Without halves of characters, which no file and no wire would take."""
+    """Replace lone surrogates, which cannot be encoded in UTF-8."""
     person = Person(update.person.id, replace_lone_surrogates(update.person.name))
     return replace(update, text=replace_lone_surrogates(update.text), person=person)
 

@@ -1,4 +1,4 @@
-"""Book: what the records of a journal come to. Bounded, whatever people send."""
+"""The state that the records of a gateway journal add up to. Its size is bounded."""
 
 from collections import OrderedDict
 
@@ -23,16 +23,16 @@ from .journal_records import (
     UpdateSkipped,
 )
 
-# Updates that are known when they come again, and chats of which something is remembered.
+# The update ids that are recognised when they come again, and the chats whose state is stored.
 MAX_SEEN = 20_000
 MAX_CHATS = 10_000
 
 
 class GatewayState:
-    def __init__(self, *, most_seen: int = MAX_SEEN, most_chats: int = MAX_CHATS) -> None:
-        self._max_seen = most_seen
-        self._max_chats = most_chats
-        self.pending: dict[str, PendingUpdate] = {}  # what is not done, in the order it came
+    def __init__(self, *, max_seen: int = MAX_SEEN, max_chats: int = MAX_CHATS) -> None:
+        self._max_seen = max_seen
+        self._max_chats = max_chats
+        self.pending: dict[str, PendingUpdate] = {}  # not handled yet, in order of arrival
         self.seen_ids: OrderedDict[str, None] = OrderedDict()
         self.chats: OrderedDict[str, ChatState] = OrderedDict()
         self.pending_characters = 0
@@ -107,15 +107,15 @@ class GatewayState:
         return self.chats.setdefault(chat, ChatState())
 
     def _trim_chats(self, chat: str) -> None:
-        """The chats that chose something longest ago are the ones that are forgotten."""
+        """Forget the chats whose last change is longest ago."""
         self.chats.move_to_end(chat)
         if self.chats[chat] == ChatState():
             del self.chats[chat]
         while len(self.chats) > self._max_chats:
             self.chats.popitem(last=False)
 
-    def _restore(self, whole: GatewaySnapshot) -> None:
-        self.pending = {item.id: item for item in whole.items}
-        self.seen_ids = OrderedDict.fromkeys(whole.seen)
-        self.chats = OrderedDict(whole.chats)
-        self.pending_characters = sum(len(item.update.text) for item in whole.items)
+    def _restore(self, snapshot: GatewaySnapshot) -> None:
+        self.pending = {item.id: item for item in snapshot.items}
+        self.seen_ids = OrderedDict.fromkeys(snapshot.seen)
+        self.chats = OrderedDict(snapshot.chats)
+        self.pending_characters = sum(len(item.update.text) for item in snapshot.items)

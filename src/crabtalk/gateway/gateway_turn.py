@@ -1,9 +1,9 @@
-"""Turn: one update that an agent answers, from the journal to the last message of the answer.
+"""A turn: one update that an agent answers, from the journal to the last message of the answer.
 
-One task talks to the daemon and never waits for the chat service, so that no stream is lost to a
-slow one; another, Writing, tells the chat. The turn has a key and is detached: it goes on when this
-process dies, and the next process says it again with the same key and follows the same run from its
-first event. The journal has what the chat was sent of it.
+One task talks to the daemon and never waits for the chat service, so that a slow service loses no
+stream; another task, TurnView, writes to the chat. The turn has a key and is detached: it goes on
+when this process dies. The next process sends the request again with the same key and follows the
+same run from its first event. The journal has what the chat was sent of it.
 """
 
 import asyncio
@@ -52,48 +52,48 @@ log = logging.getLogger(__name__)
 
 
 class GatewayTurn:
-    """`changed` is called when what can be said into the turn may have changed."""
+    """`changed` is called when the turn may have become ready for another message."""
 
     def __init__(
         self,
-        desk: GatewayContext,
+        context: GatewayContext,
         item: PendingUpdate,
         text: str,
         guest: str = "",
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._context = desk
+        self._context = context
         self.item = item
         self._text = text
         self._guest = item.ask.guest if item.ask is not None else guest
         self._on_change = changed
-        self.sender = item.ask.sender if item.ask is not None else desk.sender_for(item.update)
-        self.agent = item.ask.agent if item.ask is not None else desk.agent_for(item.update)
-        self.view = TurnView(desk, item, self.sender, self._guest)
+        self.sender = item.ask.sender if item.ask is not None else context.sender_for(item.update)
+        self.agent = item.ask.agent if item.ask is not None else context.agent_for(item.update)
+        self.view = TurnView(context, item, self.sender, self._guest)
         self._talk_task: asyncio.Future[str] | None = None
         self._is_stopped = False
         self.form: ChatForm | None = None
-        self._files_to_send: list[tuple[str, str]] = []  # calls that send one, and its path
+        self._files_to_send: list[tuple[str, str]] = []  # ids of send_file calls, and their paths
         self._repeated_asks: set[str] = set()  # questions that this stream has brought
-        self.has_begun = False  # the daemon has said so, and the stream goes on
-        self._was_cut_off = False  # the daemon went away in the middle of it
+        self.has_begun = False  # the daemon has sent StreamStart, and the stream goes on
+        self._was_cut_off = False  # the daemon went away during the run
 
     @property
     def may_have_been_sent(self) -> bool:
-        """Whether the daemon may have been told."""
+        """Whether the daemon may have received the request."""
         return self.item.ask is not None
 
     @property
     def awaits_repeated_question(self) -> bool:
-        """Whether there is a question from before a restart that the stream has yet to repeat."""
+        """Whether a question from before a restart has yet to be repeated by the stream."""
         return self.form is None and any(
-            filled.is_open and ask not in self._repeated_asks
-            for ask, filled in self.item.forms.items()
+            progress.is_open and ask not in self._repeated_asks
+            for ask, progress in self.item.forms.items()
         )
 
     async def run(self) -> None:
-        """Until the answer is with its person, and the update done. Cancelled, the journal knows
-        how far it was."""
+        """Run until the answer is delivered and the update done. Cancelled, the journal has the
+        state it reached."""
         talking = self._talk_task = asyncio.ensure_future(self._talk_to_daemon())
         writing = asyncio.ensure_future(self.view.run())
         tasks = (talking, writing, asyncio.ensure_future(self.view.show_typing()))
@@ -116,20 +116,20 @@ class GatewayTurn:
         await self._context.journal.append_and_flush(UpdateHandled(self.item.id))
 
     def stop(self) -> None:
-        """Before the daemon was told. Afterwards it is the daemon that stops it."""
+        """Stop a turn that was not sent to the daemon. Others have to be killed at the daemon."""
         self._is_stopped = not self.may_have_been_sent
         if self._talk_task is not None and self._is_stopped:
             self._talk_task.cancel()
 
     async def _kill_run(self) -> None:
-        """Nobody reads what it would still say."""
+        """Kill the run, because its output has no reader any more."""
         with suppress(Exception):
             await self._context.daemon.client.kill(self.agent, sender=self.sender)
 
     # ── The daemon ──────────────────────────────────────────────────────────────────────────
 
     async def _talk_to_daemon(self) -> str:
-        """Until the turn is over: what is to be said at its end."""
+        """Run until the turn is over. Returns a note for the end of the answer, or an error."""
         while True:
             try:
                 async with self._context.turn_slots:
@@ -149,7 +149,7 @@ class GatewayTurn:
             await wait_for_daemon(self._context, self.item.update.chat)
 
     async def _attempt(self) -> str:
-        """Says it, or says it again with the same key and follows the run that it has already."""
+        """Send the request. With the key of an earlier try, the daemon goes on with that run."""
         await self._context.daemon.check_version()
         if not self.may_have_been_sent:
             await self._record_request()
@@ -157,7 +157,7 @@ class GatewayTurn:
         return await self._follow_stream()
 
     async def _record_request(self) -> None:
-        """Writes what is about to be said into the journal: with one key it is always the same."""
+        """Record the request in the journal before it is sent: one key, one text."""
         update = self.item.update
         ask = DaemonRequest(
             kind="turn",
@@ -170,17 +170,17 @@ class GatewayTurn:
         await self._context.journal.append_and_flush(RequestStarted(self.item.id, ask))
 
     async def _follow_stream(self) -> str:
-        ask = self.item.ask
-        assert ask is not None  # noqa: S101 - it was just noted
-        directory = await self._context.files.prepare_directory(ask.sender)
+        request = self.item.ask
+        assert request is not None  # noqa: S101 - it was just recorded
+        directory = await self._context.files.prepare_directory(request.sender)
         stream = self._context.daemon.client.stream(
-            ask.agent,
-            ask.text,
-            sender=ask.sender,
-            guest=ask.guest or None,
+            request.agent,
+            request.text,
+            sender=request.sender,
+            guest=request.guest or None,
             cwd=str(directory),
             detach=True,
-            key=ask.key,
+            key=request.key,
         )
         async with aclosing(stream) as events:
             async for event in events:
@@ -192,47 +192,47 @@ class GatewayTurn:
         raise ConnectionError("the stream ended without an end")
 
     def _handle_event(self, event: Event) -> None:
-        writing = self.view
+        view = self.view
         match event:
             case wire.StreamStart():
                 self._begin_stream()
             case wire.TextStartEvent():
-                writing.begin_paragraph()
+                view.begin_paragraph()
             case wire.StreamChunk():
-                writing.add_text(event.content)
+                view.add_text(event.content)
             case wire.ToolStartEvent():
-                writing.set_running_calls(
+                view.set_running_calls(
                     {call.id: (call.name, call.arguments) for call in event.calls}
                 )
                 if not event.early:
-                    writing.close_part()
+                    view.close_part()
             case wire.ToolResultEvent():
-                name, arguments = writing.running_calls.pop(event.call_id, ("", ""))
+                name, arguments = view.running_calls.pop(event.call_id, ("", ""))
                 if event.is_error:
-                    writing.mark_call_failed(event.call_id)
+                    view.mark_call_failed(event.call_id)
                 elif is_send_file(name):
                     self._files_to_send.append((event.call_id, parse_path(arguments)))
             case wire.AskUserEvent():
                 self._show_question(event)
             case wire.ToolsCompleteEvent():
                 self._send_files()
-                writing.set_running_calls({})
+                view.set_running_calls({})
                 self._close_form()
             case wire.UserSteeredEvent():
-                writing.close_above()
+                view.close_above()
             case _:
                 pass
 
     def _send_files(self) -> None:
-        """Now that the results of their calls are on disk: a daemon that dies before that has the
-        calls as interrupted, and their files are not sent."""
+        """Send the files once the results of their calls are on disk. If the daemon dies before
+        that, it has the calls as interrupted, and their files must not be sent."""
         for call, path in self._files_to_send:
             self.view.queue_file(call, path)
         self._files_to_send.clear()
 
     def _begin_stream(self) -> None:
-        """What follows is all of the run. Questions in it are repeated, those that were answered
-        as well."""
+        """The stream starts with the first event of the run. It repeats all questions, answered
+        ones too."""
         self.has_begun = True
         self.form = None
         self._repeated_asks.clear()
@@ -246,42 +246,42 @@ class GatewayTurn:
         self._repeated_asks.add(event.ask_id)
         if self.form is not None and self.form.ask == event.ask_id:
             return
-        filled = self.item.forms.get(event.ask_id)
-        if filled is not None and not filled.is_open:
+        progress = self.item.forms.get(event.ask_id)
+        if progress is not None and not progress.is_open:
             return  # it was answered
         self.form = ChatForm.from_event(event)
-        if filled is not None:
-            restore_form(self.form, filled.answers, filled.settled)
+        if progress is not None:
+            restore_form(self.form, progress.answers, progress.settled)
         self.view.show_form(self.form)
         self._on_change()
 
     def _close_form(self) -> None:
-        """Nobody waits for an answer any more, whoever gave one."""
+        """The agent no longer waits for an answer, no matter who gave one."""
         if self.form is not None:
             self.view.show_form(self.form, is_open=False)
             self.forget_form(self.form)
             self._on_change()
 
     def forget_form(self, form: ChatForm) -> None:
-        """It is answered, or nobody waits for it any more."""
+        """The form is answered, or the agent no longer waits for it."""
         self._record_form_closed(form.ask)
         self.form = None
 
     def _record_form_closed(self, ask: str) -> None:
-        filled = self.item.forms.get(ask)
-        if filled is not None and filled.is_open:
-            closed = msgspec.structs.replace(filled, is_open=False)
+        progress = self.item.forms.get(ask)
+        if progress is not None and progress.is_open:
+            closed = msgspec.structs.replace(progress, is_open=False)
             self._context.journal.append(FormUpdated(self.item.id, ask, closed))
 
     def _close_all_forms(self) -> None:
-        """The run is over: also those are closed that a stream from the log does not repeat."""
+        """The run is over: close all forms, also those that a stream from the log omits."""
         self._close_form()
         for ask in list(self.item.forms):
             self._record_form_closed(ask)
 
 
 def describe_end(end: wire.StreamEnd, *, was_cut_off: bool = False) -> str:
-    """What is to be said of how it ended, if anything. A daemon that stops cancels its runs."""
+    """A note on how the run ended, or empty. A daemon that stops cancels its runs."""
     if end.error:
         return f"⚠️ {end.error}"
     if was_cut_off and end.stop_reason == wire.STOP_REASON_CANCELLED:
@@ -292,37 +292,37 @@ def describe_end(end: wire.StreamEnd, *, was_cut_off: bool = False) -> str:
 
 
 def is_for_chat(event: wire.AskUserEvent) -> bool:
-    """Whether this chat may see the question. Approvals for the owner are on the feed of every
-    conversation, and are neither shown to the person whose run asks nor answered by them."""
-    approvals = [one.approval for one in event.questions if one.HasField("approval")]
+    """Whether this chat may see the question. Approvals for the owner are in the event stream of
+    every conversation; the person whose run asks neither sees nor answers them."""
+    approvals = [question.approval for question in event.questions if question.HasField("approval")]
     return not approvals or (
         bool(event.ask_id) and not any(approval.for_owner for approval in approvals)
     )
 
 
 def is_send_file(name: str) -> bool:
-    """Also as a tool of a server is called: `server__send_file`."""
+    """Whether the tool sends a file. Tools of MCP servers are called `server__send_file`."""
     return name == SEND_FILE_TOOL or name.endswith(f"__{SEND_FILE_TOOL}")
 
 
 def parse_path(arguments: str) -> str:
     try:
-        found = json.loads(arguments or "{}")
+        document = json.loads(arguments or "{}")
     except ValueError:
         return ""
-    path = found.get("path") if isinstance(found, dict) else None
+    path = document.get("path") if isinstance(document, dict) else None
     return path if isinstance(path, str) else ""
 
 
-async def append_files(desk: GatewayContext, update: Update, words: str, sender: str) -> str:
-    """What somebody said, as the agent reads it, with where the files are that came along.
+async def append_files(context: GatewayContext, update: Update, words: str, sender: str) -> str:
+    """The message as the agent reads it, followed by the paths of its attachments.
 
-    Takes as long as the service needs to give them.
+    Waits as long as the service needs to deliver them.
     """
     backoff = Backoff()
     while True:
         try:
-            files = await desk.files.fetch_attachments(sender, update)
+            files = await context.files.fetch_attachments(sender, update)
             break
         except RetryLaterError as error:
             await backoff.wait(error.seconds)

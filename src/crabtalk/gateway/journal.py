@@ -1,11 +1,10 @@
-"""Journal: the book of a gateway on disk, `<home>/<name>/journal`."""
+"""The gateway's journal: its state on disk, in `<home>/<name>/journal`."""
 
 from pathlib import Path
 
 import msgspec
 
-from crabtalk.service.journal import MIN_COMPACT_SIZE
-from crabtalk.service.journal import RecordJournal as AnyJournal
+from crabtalk.service.journal import MIN_COMPACT_SIZE, RecordJournal
 
 from .errors import GatewayError
 from .gateway_state import GatewayState
@@ -14,16 +13,16 @@ from .journal_records import AnyGatewayRecord
 record_decoder = msgspec.json.Decoder(AnyGatewayRecord)
 
 
-class GatewayJournal(AnyJournal[GatewayState]):
+class GatewayJournal(RecordJournal[GatewayState]):
     def __init__(
         self,
         path: Path,
-        book: GatewayState | None = None,
+        state: GatewayState | None = None,
         *,
-        worth_shortening: int = MIN_COMPACT_SIZE,
+        min_compact_size: int = MIN_COMPACT_SIZE,
     ) -> None:
         super().__init__(
-            path, book or GatewayState(), record_decoder, worth_shortening=worth_shortening
+            path, state or GatewayState(), record_decoder, worth_shortening=min_compact_size
         )
 
     def open(self) -> None:
@@ -38,7 +37,7 @@ class GatewayJournal(AnyJournal[GatewayState]):
 
     @classmethod
     def read_state(cls, path: Path) -> GatewayState:
-        """What is on disk, for one who changes nothing. Raises OSError."""
-        found = cls(path)
-        found.replay(path.read_bytes())
-        return found.state
+        """Read the state from disk without changing anything. Raises OSError."""
+        journal = cls(path)
+        journal.replay(path.read_bytes())
+        return journal.state

@@ -1,5 +1,6 @@
-"""Entries: what is written in the journal, a record a line. Each says what is about to happen, or
-what has happened; none says what it means.
+"""The records of the journal, one a line. Each says what is about to happen, or what has happened.
+
+The wire names (`tag`) are those of earlier releases. `gateway_state` applies the records.
 """
 
 from typing import Literal, TypeAlias
@@ -12,28 +13,28 @@ RequestKind: TypeAlias = Literal["turn", "steer", "answer", "compact"]
 
 
 class DaemonRequest(Struct, frozen=True, kw_only=True):
-    """What the daemon is told because of an update."""
+    """A request to the daemon that answers an update."""
 
     kind: RequestKind
     agent: str
     sender: str
     text: str
     guest: str = ""
-    # Of a turn or a steering message: what the daemon knows it by when it is said again. Earlier
+    # Of a turn or a steering message: the daemon recognises a repeated request by it. Earlier
     # releases gave none.
     key: str = ""
     offset: int = 0  # of a compaction: the archives the conversation had before it
-    ask: str = ""  # the question it answers
+    ask: str = ""  # of an answer: the question it answers
 
 
 class FormProgress(Struct, frozen=True):
-    """A form, and how far it is. Without a message it is being sent."""
+    """A form and the answers so far. While it is being sent, it has no message."""
 
     message: str = ""
     answers: dict[int, list[str]] = field(default_factory=dict)
     settled: list[int] = field(default_factory=list)
     is_open: bool = True  # the agent waits for it
-    asked: int = -1  # of approvals, which have a message each: the question `message` shows
+    asked: int = -1  # of approvals, which have a message each: the question in `message`
 
 
 class GatewayRecord(Struct, frozen=True, tag=True):
@@ -41,40 +42,40 @@ class GatewayRecord(Struct, frozen=True, tag=True):
 
 
 class UpdateReceived(GatewayRecord, frozen=True, tag="Came"):
-    """Somebody did something. In the journal, it is ours to answer."""
+    """An update came in, and this gateway is to answer it."""
 
     update: Update
 
 
 class UpdateSkipped(GatewayRecord, frozen=True, tag="LeftOut"):
-    """Something came that could not be read. It stays here until the journal is written anew."""
+    """An update could not be parsed. Its raw text stays here until the journal is compacted."""
 
     id: str
     raw: str
 
 
 class RequestStarted(GatewayRecord, frozen=True, tag="Asking"):
-    """The daemon is about to be told. Whether it was is not known until the next record."""
+    """A request is about to be sent. Until the next record it is unknown whether it was."""
 
     id: str
     ask: DaemonRequest
 
 
 class RequestNotSent(GatewayRecord, frozen=True, tag="Unasked"):
-    """It was surely not told."""
+    """The request certainly did not reach the daemon."""
 
     id: str
 
 
 class AnswerPrepared(GatewayRecord, frozen=True, tag="Answering"):
-    """What is to be answered, where no conversation has it."""
+    """The text of an answer that is in no conversation of the daemon's."""
 
     id: str
     text: str
 
 
 class SendStarted(GatewayRecord, frozen=True, tag="Sending"):
-    """A message is about to be sent. Whether it arrived is not known until the next record."""
+    """A message is about to be sent. Until the next record it is unknown whether it arrived."""
 
     id: str
 
@@ -82,17 +83,17 @@ class SendStarted(GatewayRecord, frozen=True, tag="Sending"):
 class SendCompleted(GatewayRecord, frozen=True, tag="Sent"):
     id: str
     message: str
-    is_marked: bool = False  # as one that may have arrived before
+    is_marked: bool = False  # the message says that it may have arrived before
 
 
 class SendFailed(GatewayRecord, frozen=True, tag="Unsent"):
-    """It surely did not arrive."""
+    """The message certainly did not arrive."""
 
     id: str
 
 
 class TextDelivered(GatewayRecord, frozen=True, tag="Closed"):
-    """So much of the answer, in characters that are no space, is in messages that are finished."""
+    """`count` characters of the answer, spaces not counted, are in finished messages."""
 
     id: str
     count: int
@@ -105,7 +106,7 @@ class FormUpdated(GatewayRecord, frozen=True, tag="Formed"):
 
 
 class FileSendUpdated(GatewayRecord, frozen=True, tag="Filed"):
-    """A file of the agent's, by the call that sends it: is being sent, or has been."""
+    """A file of the agent is being sent, or was sent. `call` is the tool call that sends it."""
 
     id: str
     call: str
@@ -113,7 +114,7 @@ class FileSendUpdated(GatewayRecord, frozen=True, tag="Filed"):
 
 
 class UpdateHandled(GatewayRecord, frozen=True, tag="Done"):
-    """Nothing is left to do."""
+    """The update needs no more work."""
 
     id: str
 
@@ -124,20 +125,20 @@ class AgentChosen(GatewayRecord, frozen=True, tag="Chose"):
 
 
 class AvailabilityNotified(GatewayRecord, frozen=True, tag="Noticed"):
-    """A chat knows that the daemon is away, or that it is back."""
+    """A chat was told that the daemon is away, or that it is back."""
 
     chat: str
     is_away: bool
 
 
 class PendingUpdate(Struct, kw_only=True):
-    """An update, and what came of it so far."""
+    """An update, and how far its answer is."""
 
     update: Update
     ask: DaemonRequest | None = None
     text: str | None = None
     is_sending: bool = False
-    message: str = ""  # the one that still grows
+    message: str = ""  # the id of the message that still grows
     is_marked: bool = False
     closed: int = 0
     forms: dict[str, FormProgress] = field(default_factory=dict)
@@ -149,14 +150,14 @@ class PendingUpdate(Struct, kw_only=True):
 
 
 class ChatState(Struct):
-    """What is remembered of a chat."""
+    """The stored state of a chat."""
 
-    agent: str = ""  # empty: that of the settings
+    agent: str = ""  # empty: the agent of the settings
     is_told_away: bool = False
 
 
 class GatewaySnapshot(GatewayRecord, frozen=True, tag="Whole"):
-    """All that the records before it come to."""
+    """The whole state. It replaces all records before it."""
 
     items: list[PendingUpdate]
     seen: list[str]

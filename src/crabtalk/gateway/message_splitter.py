@@ -1,8 +1,8 @@
-"""Splitting: a long answer as messages a service takes. Pure: text in, pieces out.
+"""Splits a long answer into messages that fit. Pure: text in, pieces out.
 
-A piece ends after a paragraph or a code block if it can, else after a line, a word, at worst a
-character as people see it. A code block that has to be cut is closed, and opened again in the next
-piece. Nothing of the text is lost: what the pieces have taken is the text.
+A piece ends after a paragraph or a code block if possible, else after a line, a word, at worst
+after a grapheme. A code block that has to be cut is closed, and opened again in the next piece. No
+text is lost: the `taken` parts of all pieces, joined, are the whole text.
 """
 
 import re
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 MeasureText = Callable[[str], int]
 
 FENCE_PATTERN = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([^\n]*)")
-# A better place to cut is taken only if it leaves a piece of this share of the longest.
+# A better cut position is used only if the piece is at least limit / MIN_PIECE_DIVISOR long.
 MIN_PIECE_DIVISOR = 4
-# Of a language's name, when its block is opened again.
+# Characters of the language's name that are repeated when its block is opened again.
 MAX_INFO = 32
-# However small a service says its messages are.
+# The smallest limit that is used, even if a service reports less.
 MIN_LIMIT = 16
 JOINER = "\u200d"
 
@@ -25,29 +25,29 @@ JOINER = "\u200d"
 @dataclass(frozen=True, slots=True)
 class MessagePiece:
     text: str  # as it is sent
-    taken: int  # characters of what was given
-    fence: str = ""  # the line that opens the block in which the next piece begins
+    taken: int  # characters of the input that it covers
+    fence: str = ""  # the line that opens the code block in which the next piece begins
 
 
 def cut_piece(text: str, limit: int, measure: MeasureText, fence: str = "") -> MessagePiece:
-    """The first piece of a text that begins inside `fence`, if any. At least a character long."""
+    """The first piece of a text that begins inside `fence`, if any. At least one character long."""
     whole = render_piece(text, len(text), fence)
     if measure(whole.text) <= limit:
         return whole
     longest = find_longest_fit(text, limit, measure, fence)
-    for place in find_cut_places(text, longest, fence):
-        piece = render_piece(text, place, fence)
+    for position in find_cut_places(text, longest, fence):
+        piece = render_piece(text, position, fence)
         if measure(piece.text) <= limit:
             return piece
-    # Smaller than any repair: the bare characters.
-    place = max(1, min(longest, limit))
-    return MessagePiece(text[:place], place, find_open_fence(text[:place], fence))
+    # The limit has no room for closing a code block: cut the bare characters.
+    position = max(1, min(longest, limit))
+    return MessagePiece(text[:position], position, find_open_fence(text[:position], fence))
 
 
 def split_text(
     text: str, limit: int, measure: MeasureText, fence: str = ""
 ) -> Iterator[MessagePiece]:
-    """All of a text. What is nothing but space is left out."""
+    """All pieces of a text. Pieces of nothing but space are left out."""
     while text.strip():
         piece = cut_piece(text, limit, measure, fence)
         yield piece
@@ -55,17 +55,17 @@ def split_text(
 
 
 def find_open_fence(text: str, fence: str = "") -> str:
-    """The line that opened the code block which `text` ends in; empty outside of one."""
+    """The line that opened the code block in which `text` ends; empty outside of one."""
     for line in text.split("\n"):
         fence = update_fence(line, fence)
     return fence
 
 
 def update_fence(line: str, fence: str) -> str:
-    found = FENCE_PATTERN.fullmatch(line.rstrip())
-    if found is None:
+    match = FENCE_PATTERN.fullmatch(line.rstrip())
+    if match is None:
         return fence
-    marks, info = found[1], found[2].strip()
+    marks, info = match[1], match[2].strip()
     if not fence:
         is_inline = marks[0] == "`" and "`" in info
         return "" if is_inline else f"{marks} {info[:MAX_INFO]}".strip().replace(" ", "", 1)
@@ -74,25 +74,25 @@ def update_fence(line: str, fence: str) -> str:
     return "" if is_end else fence
 
 
-def render_piece(text: str, place: int, fence: str) -> MessagePiece:
-    """What is before `place`, with the code blocks it cuts closed and opened again."""
-    part = text[:place]
+def render_piece(text: str, position: int, fence: str) -> MessagePiece:
+    """The text before `position`; code blocks that it cuts are closed and opened again."""
+    part = text[:position]
     after = find_open_fence(part, fence)
-    shown = part.strip("\n").rstrip()
+    rendered = part.strip("\n").rstrip()
     if fence and part.strip():
-        shown = f"{fence}\n{shown}"
+        rendered = f"{fence}\n{rendered}"
     if after:
-        shown = f"{shown}\n{get_fence_marks(after)}"
-    return MessagePiece(shown, place, after)
+        rendered = f"{rendered}\n{get_fence_marks(after)}"
+    return MessagePiece(rendered, position, after)
 
 
 def get_fence_marks(fence: str) -> str:
-    found = FENCE_PATTERN.fullmatch(fence)
-    return found[1] if found is not None else "```"
+    match = FENCE_PATTERN.fullmatch(fence)
+    return match[1] if match is not None else "```"
 
 
 def find_longest_fit(text: str, limit: int, measure: MeasureText, fence: str) -> int:
-    """How many characters fit, if cut anywhere."""
+    """How many characters fit, if the text is cut anywhere."""
     low, high = 1, min(len(text), 4 * max(limit, MIN_LIMIT))
     while low < high:
         middle = (low + high + 1) // 2
@@ -104,23 +104,23 @@ def find_longest_fit(text: str, limit: int, measure: MeasureText, fence: str) ->
 
 
 def find_cut_places(text: str, longest: int, fence: str) -> Iterator[int]:
-    """Where to cut, best first: all of them within the first `longest` characters."""
+    """Where to cut, best first; all positions are within the first `longest` characters."""
     least = longest // MIN_PIECE_DIVISOR
     paragraphs, lines = find_line_ends(text[: longest + 1], fence)
-    yield from (place for place in reversed(paragraphs) if least <= place <= longest)
-    yield from (place for place in reversed(lines) if least <= place <= longest)
+    yield from (position for position in reversed(paragraphs) if least <= position <= longest)
+    yield from (position for position in reversed(lines) if least <= position <= longest)
     start = text.rfind("\n", 0, longest) + 1
     if FENCE_PATTERN.match(text, start) and start:
-        yield start  # a line of marks says something only as a whole
+        yield start  # keeps a fence line whole
     space = longest
     while (space := text.rfind(" ", least, space)) > 0:
         yield space + 1
-    yield from (place for place in range(longest, 0, -1) if is_boundary(text, place))
+    yield from (position for position in range(longest, 0, -1) if is_boundary(text, position))
     yield from range(longest, 0, -1)
 
 
 def find_line_ends(text: str, fence: str) -> tuple[list[int], list[int]]:
-    """After which characters a paragraph or code block ends, and where only a line does."""
+    """The positions after a paragraph or code block, and those after other lines."""
     paragraphs: list[int] = []
     lines: list[int] = []
     start = 0
@@ -140,20 +140,20 @@ def find_line_ends(text: str, fence: str) -> tuple[list[int], list[int]]:
     return sorted(set(paragraphs)), lines
 
 
-def is_boundary(text: str, place: int) -> bool:
-    """Whether what is before and after are two characters to whoever reads them."""
-    if place <= 0 or place >= len(text):
+def is_boundary(text: str, position: int) -> bool:
+    """Whether the text can be cut at `position` without splitting a grapheme."""
+    if position <= 0 or position >= len(text):
         return True
-    before, after = text[place - 1], text[place]
+    before, after = text[position - 1], text[position]
     if is_extending(after) or JOINER in (before, after) or (before, after) == ("\r", "\n"):
         return False
     if is_surrogate(before) and is_surrogate(after) and before < "\udc00" <= after:
         return False
     if is_flag(before) and is_flag(after):
-        start = place
+        start = position
         while start > 0 and is_flag(text[start - 1]):
             start -= 1
-        return (place - start) % 2 == 0
+        return (position - start) % 2 == 0
     return not is_same_syllable(before, after)
 
 
@@ -176,7 +176,7 @@ def is_flag(character: str) -> bool:
 
 
 def is_same_syllable(before: str, after: str) -> bool:
-    """Korean letters that are written as one."""
+    """Whether these are Hangul letters of one syllable."""
     if "\u1100" <= before <= "\u115f":
         return "\u1100" <= after <= "\u11a7" or "\uac00" <= after <= "\ud7a3"
     follows = "\u1160" <= after <= "\u11ff"

@@ -1,7 +1,7 @@
-"""Pairing: a code that the program prints and a person sends, which puts them on the allow-list.
+"""Pairing codes: the program prints one, a person sends it and is added to the allow-list.
 
-The code is in `run/<name>.pairing` as a hash, so that one process can print it while another, the
-gateway, waits for it. It works once, for ten minutes, and for a handful of tries by anybody at all.
+The code's hash is stored in `run/<name>.pairing`, so that one process can print the code while
+another, the gateway, waits for it. It works once, for ten minutes and five tries in all.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from crabtalk.transport import RunFiles, replace_file
 
-# Without letters that look alike; 40 bits against TRIES tries.
+# Without letters that look alike; 40 bits against MAX_TRIES tries.
 CODE_LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 CODE_LENGTH = 8
 LIFETIME_SECONDS = 600.0
@@ -27,7 +27,7 @@ class PairingCode:
         self._clock = clock
 
     def create_code(self) -> str:
-        """A new code. One that was made before is worth nothing from now on. Raises OSError."""
+        """Make a new code; the previous one stops working. Raises OSError."""
         code = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write(hash_code(code), self._clock() + LIFETIME_SECONDS, MAX_TRIES)
@@ -35,15 +35,15 @@ class PairingCode:
 
     @property
     def is_open(self) -> bool:
-        """Whether a code waits to be sent."""
+        """Whether a code is waiting to be sent."""
         return self._read() is not None
 
     def claim_code(self, text: str) -> bool:
-        """Whether this is the code; if so, it is used up. A wrong one costs a try."""
-        found = self._read()
-        if found is None:
+        """Whether this is the code. The right one is used up; a wrong one costs a try."""
+        stored = self._read()
+        if stored is None:
             return False
-        expected, until, tries = found
+        expected, until, tries = stored
         if hmac.compare_digest(hash_code(text), expected):
             self._path.unlink(missing_ok=True)
             return True
@@ -59,8 +59,12 @@ class PairingCode:
 
     def _read(self) -> tuple[str, float, int] | None:
         try:
-            found = json.loads(self._path.read_bytes())
-            expected, until, tries = str(found["hash"]), float(found["until"]), int(found["tries"])
+            document = json.loads(self._path.read_bytes())
+            expected, until, tries = (
+                str(document["hash"]),
+                float(document["until"]),
+                int(document["tries"]),
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if self._clock() > until or tries < 1:
@@ -69,7 +73,7 @@ class PairingCode:
 
 
 def normalize_code(code: str) -> str:
-    """However somebody wrote it."""
+    """The code without spaces and hyphens, in upper case."""
     return "".join(code.split()).replace("-", "").upper()
 
 

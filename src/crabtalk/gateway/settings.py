@@ -1,4 +1,4 @@
-"""Settings: `config/<name>.toml` in the home, 0600 since it holds a token. People edit it as well.
+"""Settings: `config/<name>.toml` in the home, mode 0600 because it holds a token. People edit it.
 
 token = "123:abc"
 allowed_users = [12345, "group:-100123"]
@@ -28,7 +28,7 @@ SHARED_KEYS = ("token", "allowed_users", "agent", "agents", "owners", "chats", "
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What one chat has of its own. Empty: as every other chat."""
+    """The settings of one chat. Empty fields take the general settings."""
 
     agents: tuple[str, ...] = ()
     agent: str = ""
@@ -36,22 +36,22 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`extra` has the service's own, each with its default where the file does not say."""
+    """`extra` has the settings of one service, with defaults for those the file does not have."""
 
     token: str = field(default="", repr=False)
     allowed_users: tuple[str, ...] = ()
     agent: str = DEFAULT_AGENT
     base_url: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    agents: tuple[str, ...] = ()  # that chats may talk to; empty: `agent` alone
-    owners: tuple[str, ...] = ()  # people, and groups, that may talk to every agent
+    agents: tuple[str, ...] = ()  # agents that chats may talk to; empty: `agent` alone
+    owners: tuple[str, ...] = ()  # people and groups that may talk to every agent
     chats: Mapping[str, ChatSettings] = field(default_factory=dict)
 
 
 def load_settings(path: Path, extra: Mapping[str, Any] | None = None) -> GatewaySettings:
-    """A file that is not there is an empty one. Raises GatewayError.
+    """Load the settings. A missing file counts as an empty one. Raises GatewayError.
 
-    `extra` names the service's own keys and their defaults, whose types a file has to keep to.
+    `extra` names the service's own keys and their defaults. A value must have its default's type.
     """
     try:
         document = tomllib.loads(path.read_text("utf-8"))
@@ -79,7 +79,8 @@ def parse_settings(document: Mapping[str, Any], extra: Mapping[str, Any]) -> Gat
         chats=read_chats(document.get("chats", {})),
         base_url=read_text(document, "base_url", "").rstrip("/"),
         extra={
-            key: check_same_type(key, document.get(key, one), one) for key, one in extra.items()
+            key: check_same_type(key, document.get(key, default), default)
+            for key, default in extra.items()
         },
     )
 
@@ -94,25 +95,25 @@ def read_text(document: Mapping[str, Any], key: str, default: str) -> str:
 def read_ids(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_ALLOWED:
         raise GatewayError(f"{key} must be a list of ids, such as [12345]")
-    for one in value:
-        if isinstance(one, bool) or not isinstance(one, str | int) or not str(one).strip():
-            raise GatewayError(f"{key} has {one!r}, which is no id")
-    return tuple(str(one).strip() for one in value)
+    for user in value:
+        if isinstance(user, bool) or not isinstance(user, str | int) or not str(user).strip():
+            raise GatewayError(f"{key} has {user!r}, which is no id")
+    return tuple(str(user).strip() for user in value)
 
 
 def read_names(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Names of agents. A list that is there has at least one: an empty one would allow nobody."""
+    """The names of agents. An empty list is refused, because it would allow no agent."""
     if key not in document:
         return ()
     value = document[key]
     is_list = isinstance(value, list) and 0 < len(value) <= MAX_ALLOWED
-    if not is_list or not all(isinstance(one, str) and one for one in value):
+    if not is_list or not all(isinstance(name, str) and name for name in value):
         raise GatewayError(f'{key} must be a list of names of agents, such as ["{DEFAULT_AGENT}"]')
     return tuple(value)
 
 
 def read_agent(document: Mapping[str, Any], agents: tuple[str, ...]) -> str:
-    """The agent that answers first; empty where nothing says so."""
+    """The agent that answers by default; empty if the settings name none."""
     agent = read_text(document, "agent", "") or (agents[0] if agents else "")
     if agents and agent not in agents:
         raise GatewayError(
@@ -124,13 +125,13 @@ def read_agent(document: Mapping[str, Any], agents: tuple[str, ...]) -> str:
 def read_chats(value: Any) -> Mapping[str, ChatSettings]:
     if not isinstance(value, dict) or len(value) > MAX_ALLOWED:
         raise GatewayError('chats must be tables, such as [chats."12345"]')
-    found: dict[str, ChatSettings] = {}
+    chats: dict[str, ChatSettings] = {}
     for chat, table in value.items():
         try:
-            found[chat.strip()] = read_chat(table)
+            chats[chat.strip()] = read_chat(table)
         except GatewayError as error:
             raise GatewayError(f'[chats."{chat}"]: {error}') from None
-    return found
+    return chats
 
 
 def read_chat(table: Any) -> ChatSettings:
@@ -152,9 +153,9 @@ def check_same_type(key: str, value: Any, default: Any) -> Any:
 
 
 def write_settings(path: Path, changes: Mapping[str, Any]) -> None:
-    """Puts these into the file, and leaves the rest of it as it is, comments too.
+    """Write these keys into the file and keep the rest of it, comments included.
 
-    Raises GatewayError. None takes a key out.
+    Raises GatewayError. A value of None removes its key.
     """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
@@ -174,16 +175,19 @@ def write_settings(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def allow_user(path: Path, user: str) -> None:
-    """Adds somebody to allowed_users. Raises GatewayError."""
+    """Add a user to allowed_users. Raises GatewayError."""
     known = load_allowed_users(path)
     if user not in known:
-        shown = [int(one) if one.isdecimal() and str(int(one)) == one else one for one in known]
+        entries = [
+            int(user_id) if user_id.isdecimal() and str(int(user_id)) == user_id else user_id
+            for user_id in known
+        ]
         new = int(user) if user.isdecimal() and str(int(user)) == user else user
-        write_settings(path, {"allowed_users": [*shown, new]})
+        write_settings(path, {"allowed_users": [*entries, new]})
 
 
 def load_allowed_users(path: Path) -> tuple[str, ...]:
-    """Those of the file as it is now, whatever else is in it. Raises GatewayError."""
+    """The users that the file allows now; other keys are not checked. Raises GatewayError."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:

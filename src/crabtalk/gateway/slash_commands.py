@@ -1,4 +1,4 @@
-"""Commands: what begins with a slash. Ours are carried out; what names a skill is the agent's."""
+"""Slash commands. The gateway runs its own commands; a skill's name is sent to the agent."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ Write, and the agent answers. What you write while it works, it reads as it goes
 A name of a skill behind a slash uses the skill."""
 OWNER_HELP_TEXT = "/mode, /mode NAME: show or set what the agent may do without asking you"
 NOT_OWNER_TEXT = "Only the owner of this program can see or set the mode."
-# What sets a conversation back to its agent's own mode.
+# Resets the conversation to the mode in its agent's file.
 DEFAULT_MODE = "default"
 MODES = (
     "plan: it only reads",
@@ -41,7 +41,7 @@ MODES = (
     f"{DEFAULT_MODE}: as the agent's file says",
 )
 
-# Answered at once, whatever the agent is doing.
+# Answered at once, even while the agent works.
 IMMEDIATE_COMMANDS = frozenset({"start", "help", "agents", "search", "title", "mode"})
 COMMAND_NAMES = IMMEDIATE_COMMANDS | {"agent", "guest", "stop", "new", "compact"}
 MAX_HITS = 5
@@ -55,7 +55,7 @@ class ParsedCommand:
 
 
 def parse_command(text: str) -> ParsedCommand | None:
-    """None for what is no command. `/name@bot words` is one as groups write it."""
+    """Parse `/name words`, or `/name@bot words` as groups write it. None for other text."""
     if not text.startswith("/"):
         return None
     first, _, rest = text[1:].partition(" ") if " " in text else (text[1:], "", "")
@@ -67,7 +67,7 @@ def parse_command(text: str) -> ParsedCommand | None:
 
 
 def parse_guest(text: str) -> ParsedCommand | None:
-    """`@name words` as one: the name and the words."""
+    """Parse `@name words`. None for other text."""
     first, _, rest = text.partition(" ")
     if len(first) < 2 or not first.startswith("@") or not rest.strip():
         return None
@@ -75,11 +75,11 @@ def parse_guest(text: str) -> ParsedCommand | None:
 
 
 class SlashCommandHandler:
-    """Ours. Each gives the text of its answer, and raises what the client raises."""
+    """The gateway's commands. Each returns the text of its answer and raises client errors."""
 
-    def __init__(self, desk: GatewayContext) -> None:
-        self._context = desk
-        self._client = desk.daemon.client
+    def __init__(self, context: GatewayContext) -> None:
+        self._context = context
+        self._client = context.daemon.client
 
     async def agent_exists(self, name: str) -> bool:
         return name in [agent.name for agent in (await self._client.list_agents()).agents]
@@ -108,12 +108,12 @@ class SlashCommandHandler:
             case "new" | "compact":
                 return await self._compact(item, agent, sender, command.name)
             case "guest":
-                called = parse_guest(f"@{command.arguments}")
-                if called is None:
+                guest_call = parse_guest(f"@{command.arguments}")
+                if guest_call is None:
                     return "Say who, and what: /guest NAME WORDS"
-                if not self.is_allowed(item.update, called.name):
-                    return AGENT_NOT_ALLOWED.format(name=called.name)
-                return f"There is no agent {called.name}; see /agents"
+                if not self.is_allowed(item.update, guest_call.name):
+                    return AGENT_NOT_ALLOWED.format(name=guest_call.name)
+                return f"There is no agent {guest_call.name}; see /agents"
             case _:
                 return f"There is no command or skill /{command.name}; see /help"
 
@@ -130,14 +130,14 @@ class SlashCommandHandler:
     async def _show_or_set_mode(
         self, update: Update, agent: str, sender: str, name: str
     ) -> Markdown:
-        """Shows or sets the permission mode. The daemon still decides what a run may do."""
+        """Show or set the permission mode. The daemon still decides what a run may do."""
         if not self._context.bindings.may_set_mode(update):
             return NOT_OWNER_TEXT
         known = [mode.partition(":")[0] for mode in MODES]
         if name and name not in known:
             return "\n".join([f"There is no mode {name}. The modes are:", *MODES])
-        wanted = None if not name else "" if name == DEFAULT_MODE else name
-        info = await self._client.set_mode(agent, wanted, sender=sender)
+        new_mode = None if not name else "" if name == DEFAULT_MODE else name
+        info = await self._client.set_mode(agent, new_mode, sender=sender)
         origin = "set for this conversation" if info.is_set else "as the agent's file says"
         return f"The mode is {info.mode} ({origin})."
 
@@ -153,7 +153,7 @@ class SlashCommandHandler:
     async def _choose_agent(self, item: PendingUpdate, current: str, name: str) -> Markdown:
         if not name:
             return f"You are talking to {current}. /agent NAME changes that; /agents lists them."
-        # Before the daemon is asked: whether there is such an agent is not everybody's business.
+        # Checked before the daemon is asked, because a chat must not learn which agents exist.
         if not self.is_allowed(item.update, name):
             return AGENT_NOT_ALLOWED.format(name=name)
         if not await self.agent_exists(name):
@@ -165,14 +165,14 @@ class SlashCommandHandler:
     async def _search(self, agent: str, sender: str, words: str) -> Markdown:
         if not words:
             return "Say what to look for: /search WORDS"
-        found = await self._client.search_sessions(
+        result = await self._client.search_sessions(
             words, agent=agent, sender=sender, limit=MAX_HITS
         )
         lines = [
-            f"- {hit.updated_at[:10]} {one.role}: {' '.join(one.snippet.split())[:MAX_SNIPPET]}"
-            for hit in found.hits
-            for one in hit.window
-            if one.message_id == hit.message_id
+            f"- {hit.updated_at[:10]} {found.role}: {' '.join(found.snippet.split())[:MAX_SNIPPET]}"
+            for hit in result.hits
+            for found in hit.window
+            if found.message_id == hit.message_id
         ]
         return "\n".join(lines) if lines else f"Nothing was found for “{words}”."
 
@@ -183,8 +183,8 @@ class SlashCommandHandler:
         return f"This conversation is called “{title}” now."
 
     async def _compact(self, item: PendingUpdate, agent: str, sender: str, name: str) -> Markdown:
-        """Writes the number of archives into the journal first: after a crash, one more means that
-        this was done."""
+        """Record the number of archives first: after a crash, one more archive means that the
+        compaction was done."""
         offset = len(await self._context.daemon.list_archives(agent, sender))
         ask = DaemonRequest(kind="compact", agent=agent, sender=sender, text=name, offset=offset)
         await self._context.journal.append_and_flush(RequestStarted(item.id, ask))

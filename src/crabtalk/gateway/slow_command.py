@@ -1,7 +1,7 @@
-"""Errand: a command of ours that may take its time, from the journal to its answer. /stop stops it.
+"""A gateway command that may take a while, such as /compact and /new. /stop stops it.
 
-What /compact and /new ask for goes on at the daemon when this process dies; the next one waits for
-its end, and finds out from the archives of the conversation what came of it.
+The daemon finishes a compaction even if this process dies. The next process waits for its end and
+learns the result from the archives of the conversation.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ COMPACTION_INTERRUPTED = "This was cut off, and nothing has changed. Send /{name
 class SlowCommand:
     def __init__(
         self,
-        desk: GatewayContext,
+        context: GatewayContext,
         commands: SlashCommandHandler,
         item: PendingUpdate,
         command: ParsedCommand,
     ) -> None:
-        self._context = desk
+        self._context = context
         self._commands = commands
         self._item = item
         self._command = command
         self._is_stopped = False
-        self._wait_task: asyncio.Future[None] | None = None  # for the daemon
+        self._wait_task: asyncio.Future[None] | None = None  # waits for the daemon
 
     @property
     def agent(self) -> str:
@@ -41,7 +41,8 @@ class SlowCommand:
         return ask.agent if ask is not None else self._context.agent_for(self._item.update)
 
     async def run(self) -> None:
-        """Until it is answered. Raises Blocked. Cancelled, the journal knows how far it was."""
+        """Run until it is answered. Raises ChatBlockedError. Cancelled, the journal has the state
+        it reached."""
         while (text := await self._attempt()) is None:
             if not await self._wait_for_daemon():
                 text = STOPPED_NOTE
@@ -49,13 +50,13 @@ class SlowCommand:
         await send_answer(self._context, self._item, text)
 
     def stop(self) -> None:
-        """Without the daemon. What that is doing, it has to be told."""
+        """Stop waiting for the daemon. A run at the daemon has to be killed separately."""
         self._is_stopped = True
         if self._wait_task is not None:
             self._wait_task.cancel()
 
     async def _attempt(self) -> str | None:
-        """What to answer; None while the daemon is away."""
+        """The answer; None while the daemon is away."""
         ask = self._item.ask
         try:
             if ask is not None and not self._commands.is_allowed(self._item.update, ask.agent):
@@ -73,24 +74,24 @@ class SlowCommand:
             return None
 
     async def _resolve_compaction(self, ask: DaemonRequest) -> str:
-        """What came of a compaction that was not watched to its end."""
+        """The result of a compaction whose end no process watched."""
         archive = await self._context.daemon.find_archive(ask.agent, ask.sender, ask.offset)
         if archive is not None:
             return describe_compaction(ask.text, archive.summary)
         return STOPPED_NOTE if self._is_stopped else COMPACTION_INTERRUPTED.format(name=ask.text)
 
     async def _wait_for_daemon(self) -> bool:
-        """False when it was stopped before that."""
+        """False when it was stopped first."""
         if self._is_stopped:
             return False
-        waiting = asyncio.ensure_future(wait_for_daemon(self._context, self._item.update.chat))
-        self._wait_task = waiting
+        task = asyncio.ensure_future(wait_for_daemon(self._context, self._item.update.chat))
+        self._wait_task = task
         try:
-            await asyncio.wait([waiting])
+            await asyncio.wait([task])
         finally:
             self._wait_task = None
-            waiting.cancel()
-        if waiting.cancelled():
+            task.cancel()
+        if task.cancelled():
             return False
-        waiting.result()
+        task.result()
         return True

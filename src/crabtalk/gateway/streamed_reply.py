@@ -1,8 +1,8 @@
-"""Reply: what a chat is told because of one update, in as many messages as it takes, each once.
+"""The reply to one update, in as many messages as it takes, each sent once.
 
-Before a message leaves, the journal has it as being sent; with its id, as sent. One that was being
-sent when the process died, or the service broke off, may have arrived: it is sent again, and says
-so. Changing a message does no harm twice, and needs no such care.
+Before a message is sent, the journal records that it is being sent; afterwards, its id. If the
+process died or the connection broke while a message was being sent, it may have arrived: it is sent
+again with a mark that says so. Edits can be repeated without harm, and need no such care.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from .message_splitter import MIN_LIMIT, cut_piece, find_open_fence, render_piec
 
 SENT_AGAIN_MARK = "(sent again after a restart; you may have it twice)"
 LATE_MARK = "(late: {name} could not be reached for a while)"
-# Seconds after which an answer that had to wait for the service says so.
+# An answer that had to wait for the service longer than these seconds is marked as late.
 LATE_AFTER_SECONDS = 60.0
-# Of the service's own limit: below this share of it, length is not what is wrong.
+# Share of the service's limit. If a message this short is too long, its length is not the problem.
 MIN_LIMIT_SHARE = 0.05
 
 
 class StreamedReply:
-    """`lead` stands before the first words: the name of a guest."""
+    """`lead` is put before the first words: the name of a guest."""
 
     def __init__(
         self,
@@ -48,28 +48,29 @@ class StreamedReply:
         self._prefix = lead
         self._late_after = late_after
         self._shown_text = ""
-        self._is_status_only = False  # the message that grows only says what is going on
-        self._unreachable_since = 0.0  # the service has been out of reach
+        self._is_status_only = False  # the growing message has only the status line
+        self._unreachable_since = 0.0  # 0: the service can be reached
         self._is_late = False
-        self.next_edit_at = 0.0  # by the loop's clock: the service wants no change earlier
+        self.next_edit_at = 0.0  # by the loop's clock: the service wants no edit earlier
         self.backoff = Backoff()
 
     async def show_progress(self, text: Markdown, status: str) -> None:
-        """The text so far, with a line of what is going on. Only where messages can be changed.
+        """Show the text so far and a status line. Only for services that can edit messages.
 
-        What the service does not take now is taken later, with more. Raises Blocked and Refused.
+        If the service does not take it now, a later call shows more. Raises ChatBlockedError and
+        RejectedError.
         """
         rest, fence = self._split_remaining(text)
         while self._is_too_long(render_whole(rest, fence)):
             await self._finish_message(rest, fence)
             rest, fence = self._split_remaining(text)
-        shown = self._add_prefix(render_whole(rest, fence))
-        if status and not self._is_too_long(f"{shown}\n\n{status}"):
-            shown = f"{shown}\n\n{status}".strip()
-        if not shown or shown == self._shown_text or get_loop_time() < self.next_edit_at:
+        rendered = self._add_prefix(render_whole(rest, fence))
+        if status and not self._is_too_long(f"{rendered}\n\n{status}"):
+            rendered = f"{rendered}\n\n{status}".strip()
+        if not rendered or rendered == self._shown_text or get_loop_time() < self.next_edit_at:
             return
         try:
-            await self._send_or_edit(shown)
+            await self._send_or_edit(rendered)
             self._is_status_only = not rest.strip()
             self._mark_reached()
         except RetryLaterError as error:
@@ -77,15 +78,15 @@ class StreamedReply:
         except (
             DeliveryUnknownError,
             MessageTooLongError,
-        ):  # what is too long after all is cut when it is finished
+        ):  # a text that is too long is split when it is finished
             self.next_edit_at = get_loop_time() + 1.0
 
     async def finish_text(self, text: Markdown, status: str = "") -> None:
-        """The text so far is in messages that are finished. What follows is in others.
+        """Put the text so far into finished messages. Later text goes into new messages.
 
-        One that only said what is going on says `status` from now on. Takes as long as the service
-        needs to take it. Raises Blocked and Refused. Cancelled, what is in the journal goes on from
-        there.
+        A message that has only a status line is finished with `status`. Waits as long as the
+        service needs. Raises ChatBlockedError and RejectedError. Cancelled, the journal has the
+        state it reached.
         """
         rest, fence = self._split_remaining(text)
         while rest.strip():
@@ -95,21 +96,21 @@ class StreamedReply:
             await self._finish_message(status, "", count=False)
 
     def discard_unknown(self, text: Markdown) -> None:
-        """Counts from the end of this text on. A daemon that was killed may have had more of it
-        sent than is known now, and what is said next would pass for a part of that."""
+        """Count delivered characters from the end of this text. A daemon that was killed may have
+        sent more text than it knows now; new text would be taken for a part of that."""
         known = count_characters(text)
         if self._item.closed > known:
             self._journal.append(TextDelivered(self._item.id, known))
             self._shown_text = ""
 
     async def _finish_message(self, rest: str, fence: str, *, count: bool = True) -> None:
-        """One message of the rest, for good. Only what is to `count` is said by that."""
+        """Finish one message with the first part of the rest. `count` adds it to `closed`."""
         share = 1.0
         while True:
             await asyncio.sleep(max(0.0, self.next_edit_at - get_loop_time()))
             piece = cut_piece(rest, int(self._text_limit * share), self._service.measure, fence)
-            said = count_characters(rest[: piece.taken]) if count else 0
-            closed = TextDelivered(self._item.id, self._item.closed + said)
+            characters = count_characters(rest[: piece.taken]) if count else 0
+            closed = TextDelivered(self._item.id, self._item.closed + characters)
             try:
                 await self._send_or_edit(self._add_prefix(piece.text), closed)
                 break
@@ -128,18 +129,18 @@ class StreamedReply:
         self._is_status_only = False
 
     async def _send_or_edit(self, text: Markdown, *closed: TextDelivered) -> None:
-        """In the message there is, or in a new one. With `closed` nothing will change it again,
-        which is in the journal together with its being sent: after a crash nobody knows how to go
-        on with a message that cannot be changed."""
+        """Edit the growing message, or send a new one. With `closed`, the message is final. The
+        journal records that together with the message id, because after a crash a message that
+        cannot be edited could not be continued."""
         item, chat = self._item, self._item.update.chat
         if item.message:
             try:
-                if text != self._shown_text or self._is_late:  # else it says so already
+                if text != self._shown_text or self._is_late:  # else it has this text already
                     await self._service.edit(chat, item.message, self._add_marks(text))
                 self._shown_text = text
                 self._journal.append(*closed)
                 return
-            except RejectedError:  # it is gone: what it said is said in another
+            except RejectedError:  # it is gone: send its text in a new message
                 self._journal.append(TextDelivered(item.id, item.closed))
         was_unsure, marked = item.is_sending, self._add_marks(text)
         if not was_unsure:
@@ -156,10 +157,10 @@ class StreamedReply:
         await self._journal.append_and_flush(SendCompleted(item.id, message, was_unsure), *closed)
         self._shown_text = text
 
-    # ── What there is to say ────────────────────────────────────────────────────────────────
+    # ── Text that is still to be sent ───────────────────────────────────────────────────────
 
     def _split_remaining(self, text: str) -> tuple[str, str]:
-        """What is in no finished message, and the code block in which it begins."""
+        """The text that is in no finished message, and the code block in which it begins."""
         closed = take_characters(text, self._item.closed)
         rest = text[len(closed) :].lstrip(" \t") if closed else text
         return rest, find_open_fence(closed)
@@ -169,8 +170,8 @@ class StreamedReply:
 
     @property
     def _text_limit(self) -> int:
-        around = self._add_marks(self._add_prefix(""))
-        return max(MIN_LIMIT, self._service.limits.text - self._service.measure(around))
+        empty_message = self._add_marks(self._add_prefix(""))
+        return max(MIN_LIMIT, self._service.limits.text - self._service.measure(empty_message))
 
     def _add_prefix(self, text: str) -> str:
         return text if self._item.closed else f"{self._prefix}{text}"
@@ -201,12 +202,12 @@ def count_characters(text: str) -> int:
 
 
 def take_characters(text: str, count: int) -> str:
-    """The beginning of a text with so many characters that are no space."""
-    place = 0
-    while count > 0 and place < len(text):
-        count -= not text[place].isspace()
-        place += 1
-    return text[:place]
+    """The beginning of a text that has `count` characters, spaces not counted."""
+    position = 0
+    while count > 0 and position < len(text):
+        count -= not text[position].isspace()
+        position += 1
+    return text[:position]
 
 
 def get_loop_time() -> float:

@@ -1,6 +1,6 @@
-"""Writing: what a chat sees of one turn as it goes on. It knows nothing of the daemon.
+"""What a chat sees of one turn while it runs. It knows nothing of the daemon.
 
-What is to be done is queued, and done in that order; in between the message grows, as often as the
+Actions are queued and run in order. Between actions, the current message grows as often as the
 service allows.
 """
 
@@ -21,19 +21,19 @@ from .outgoing_messages import OutgoingMessages
 from .streamed_reply import StreamedReply, count_characters, get_loop_time, take_characters
 
 NO_ANSWER = "(no answer)"
-# Of the text of one turn that is kept for showing; the conversation has all of it.
+# Characters of a turn's text that are stored for display; the conversation has all of it.
 MAX_TEXT = 1024 * 1024
 MAX_STATUS = 120
 MAX_LABEL = 48
-# The question itself is shown.
+# Not listed as a call, because the question itself is shown.
 ASK_USER_TOOL = "ask_user"
-# Before calls that were not carried out yet, that were, and that failed.
+# Signs in front of calls that wait, that were carried out, and that failed.
 WAITING_SIGN, DONE_SIGN, FAILED_SIGN = "⏳", "✓", "✗"
 
 
 @dataclass(frozen=True, slots=True)
 class CloseTextAction:
-    """What was said so far is complete; what follows is said below it."""
+    """The text so far is complete; later text goes into a new message."""
 
     count: int  # characters that are no space
     status: str
@@ -62,43 +62,43 @@ ViewAction: TypeAlias = CloseTextAction | ShowFormAction | SendFileAction | EndT
 
 
 class TurnView:
-    """`guest` is who speaks, where it is not the conversation's own agent."""
+    """`guest` is the name of the speaker, if it is not the conversation's own agent."""
 
     def __init__(
-        self, desk: GatewayContext, item: PendingUpdate, sender: str, guest: str = ""
+        self, context: GatewayContext, item: PendingUpdate, sender: str, guest: str = ""
     ) -> None:
-        self._context = desk
+        self._context = context
         self._item = item
         self._sender = sender
         lead = f"**{guest}:** " if guest else ""
         self._reply = StreamedReply(
-            desk.journal, desk.service, item, lead=lead, late_after=desk.bounds.late_after
+            context.journal, context.service, item, lead=lead, late_after=context.bounds.late_after
         )
-        self._outgoing = OutgoingMessages(desk, item)
+        self._outgoing = OutgoingMessages(context, item)
         self._text = ""
-        self._earlier_text = ""  # what an earlier stream of the same run had said
-        self._needs_paragraph = False  # the next words begin a paragraph
+        self._earlier_text = ""  # text of an earlier stream of the same run
+        self._needs_paragraph = False  # the next text begins a paragraph
         self._actions: deque[ViewAction] = deque()
         self._changed = asyncio.Event()
         self._first_edit_at = 0.0  # by the loop's clock: nothing is shown earlier
-        self.running_calls: dict[str, tuple[str, str]] = {}  # running: name and arguments
-        self._call_labels: dict[str, str] = {}  # of those that run, or ran last
-        self._failed_calls: set[str] = set()  # of these calls
+        self.running_calls: dict[str, tuple[str, str]] = {}  # by call id: name and arguments
+        self._call_labels: dict[str, str] = {}  # of the calls that run, or ran last
+        self._failed_calls: set[str] = set()  # among `_call_labels`
         self.is_asking = False
 
-    # ── What there is to write ──────────────────────────────────────────────────────────────
+    # ── Called by the turn ──────────────────────────────────────────────────────────────────
 
     def restart(self) -> None:
-        """The run is told from its first event on. What was shown of it stays, and so does what is
-        queued: doing it a second time changes nothing."""
+        """The stream starts again with the run's first event. Shown text stays shown, and queued
+        actions stay queued: running them twice changes nothing."""
         self._earlier_text = self._full_text()
         self._text = ""
         self._needs_paragraph = False
         self.set_running_calls({})
 
     def _full_text(self) -> str:
-        """The text so far. A run that the daemon's death cut off may have shown more than the log
-        has of it."""
+        """The text so far. If the daemon died during the run, the chat may have been shown more
+        text than the daemon's log has."""
         if not self._earlier_text or count_characters(self._text) >= count_characters(
             self._earlier_text
         ):
@@ -106,12 +106,12 @@ class TurnView:
             return self._text
         return self._earlier_text
 
-    def add_text(self, words: str) -> None:
+    def add_text(self, text: str) -> None:
         if self._needs_paragraph and self._text:
             self._text = f"{self._text.rstrip()}\n\n"
         self._needs_paragraph = False
         if len(self._text) < MAX_TEXT:
-            self._text += words
+            self._text += text
         self._changed.set()
 
     def begin_paragraph(self) -> None:
@@ -127,7 +127,7 @@ class TurnView:
         self._changed.set()
 
     def mark_call_failed(self, call: str) -> None:
-        """A call failed: its result says so itself."""
+        """Show the call as failed."""
         self._failed_calls.add(call)
         self._changed.set()
 
@@ -135,32 +135,32 @@ class TurnView:
         self._queue_action(CloseTextAction(count_characters(self._text), self._render_result(sign)))
 
     def _render_result(self, sign: str) -> str:
-        """One line of what was done, and of what failed."""
+        """One line with the calls that were carried out, and those that failed."""
         groups = (
             (
                 sign,
                 [
-                    shown
-                    for key, shown in self._call_labels.items()
+                    label
+                    for key, label in self._call_labels.items()
                     if key not in self._failed_calls
                 ],
             ),
             (
                 FAILED_SIGN,
-                [shown for key, shown in self._call_labels.items() if key in self._failed_calls],
+                [label for key, label in self._call_labels.items() if key in self._failed_calls],
             ),
         )
-        lines = (f"{mark} {', '.join(shown)}" for mark, shown in groups if shown)
+        lines = (f"{mark} {', '.join(label)}" for mark, label in groups if label)
         return shorten_line(" ".join(lines), MAX_STATUS)
 
     def close_part(self) -> None:
-        """What is complete is shown: where nothing grows, and parts are wanted."""
+        """Show the complete part, if the service has no edits and parts are wanted."""
         limits = self._context.service.limits
         if limits.parts and not limits.edits:
             self.close_text()
 
     def close_above(self) -> None:
-        """What follows is said below what came in between: where anything was shown before it."""
+        """Let later text begin below what came in between, if anything was shown before it."""
         limits = self._context.service.limits
         if limits.parts or limits.edits:
             self.close_text()
@@ -177,7 +177,7 @@ class TurnView:
         self._queue_action(ShowFormAction(form, is_open))
 
     def record_form(self, form: ChatForm) -> FormUpdated:
-        """What to note of a form that somebody has just filled in a little more."""
+        """The journal record for a form that just got another answer."""
         self.show_form(form)
         before = self._item.forms.get(form.ask) or FormProgress()
         after = msgspec.structs.replace(
@@ -188,24 +188,24 @@ class TurnView:
     def finish(self, note: str) -> None:
         self._queue_action(EndTurnAction(note))
 
-    def _queue_action(self, deed: ViewAction) -> None:
-        self._actions.append(deed)
+    def _queue_action(self, action: ViewAction) -> None:
+        self._actions.append(action)
         self._changed.set()
 
-    # ── Writing it ──────────────────────────────────────────────────────────────────────────
+    # ── The task that writes to the chat ────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Until the end is written. Raises Blocked and Refused. Cancelled, what is in the journal
-        goes on from there."""
-        # Short answers are over before their first words have to be shown.
+        """Run until the end is written. Raises ChatBlockedError and RejectedError. Cancelled, the
+        journal has the state it reached."""
+        # A short answer is complete before its first edit is due: it takes one message.
         self._first_edit_at = get_loop_time() + self._context.service.limits.edit_every
         while True:
             self._changed.clear()
             if self._actions:
-                deed = self._actions[0]
-                await self._run_action(deed)
+                action = self._actions[0]
+                await self._run_action(action)
                 self._actions.popleft()
-                if isinstance(deed, EndTurnAction):
+                if isinstance(action, EndTurnAction):
                     return
                 continue
             pause = await self._show_progress()
@@ -214,20 +214,21 @@ class TurnView:
                     await self._changed.wait()
 
     async def _show_progress(self) -> float | None:
-        """Shows how far it is, if the service takes that now. Seconds until there is more to be
-        done without any news; None for never."""
+        """Show the text so far, if the service takes an edit now. Returns the seconds until the
+        next edit is possible; None to wait for a change."""
         if not self._context.service.limits.edits:
             return None
         due = max(self._first_edit_at, self._reply.next_edit_at)
-        # The clock is looked at once: what is due between two looks would be seen by neither.
+        # One clock reading for both comparisons: an edit that is due between two readings would be
+        # seen by neither.
         if (wait := due - get_loop_time()) > 0:
             return wait
         await self._reply.show_progress(self._full_text(), self._render_status())
         later = max(self._first_edit_at, self._reply.next_edit_at)
         return max(0.0, later - get_loop_time()) if later > due else None
 
-    async def _run_action(self, deed: ViewAction) -> None:
-        match deed:
+    async def _run_action(self, action: ViewAction) -> None:
+        match action:
             case CloseTextAction(count=count, status=status):
                 await self._reply.finish_text(take_characters(self._full_text(), count), status)
             case ShowFormAction(form=form, is_open=is_open):
@@ -246,33 +247,33 @@ class TurnView:
         return text
 
     def _render_status(self) -> str:
-        """One line of what it is doing, or of what has just failed."""
+        """One line with the running calls, or with those that just failed."""
         if any(name != ASK_USER_TOOL for name, _ in self.running_calls.values()):
             return shorten_line(f"⚙ {', '.join(self._call_labels.values())}", MAX_STATUS)
         return self._render_result(DONE_SIGN) if self._failed_calls else ""
 
     async def show_typing(self) -> None:
-        """Until cancelled. Whoever is asked something waits for nobody."""
-        every = self._context.service.limits.typing_every
-        while every:
+        """Show "is typing" until cancelled; not while a question waits for the person."""
+        interval = self._context.service.limits.typing_every
+        while interval:
             if not self.is_asking:
                 with suppress(ChatServiceError):
                     await self._context.service.send_typing(self._item.update.chat)
-            await asyncio.sleep(every)
+            await asyncio.sleep(interval)
 
 
 def format_call(name: str, arguments: str) -> str:
-    """A call in a word or two: `bash(ls)`."""
+    """A call in short: `bash(ls)`."""
     try:
-        given = json.loads(arguments or "{}")
+        document = json.loads(arguments or "{}")
     except ValueError:
-        given = {}
-    words = given.values() if isinstance(given, dict) else ()
-    first = next((one for one in words if isinstance(one, str)), "")
+        document = {}
+    values = document.values() if isinstance(document, dict) else ()
+    first = next((value for value in values if isinstance(value, str)), "")
     if not first:
         return name
     return f"{name}({shorten_line(' '.join(first.split()), MAX_LABEL)})"
 
 
-def shorten_line(line: str, most: int) -> str:
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+def shorten_line(line: str, max_length: int) -> str:
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"

@@ -1,4 +1,4 @@
-"""What agents can do. Each hook owns its tools: what the model may say, and the code behind it."""
+"""Hooks: the tools agents can call. Each hook owns the schemas of its tools and their code."""
 
 from .ask_registry import AskRegistry
 from .bash import BashHook

@@ -1,7 +1,7 @@
-"""Asks: questions put to people, and the runs that wait for the answer.
+"""AskRegistry: questions put to people, and the runs that wait for an answer.
 
-A step asks once: the questions of all its calls together, answered by one reply. What only the
-owner may answer is an ask of its own. The reply reaches every call that waits as it was given.
+A step opens one ask with the questions of all its calls, and one reply answers it. Questions that
+only the owner may answer go into a second ask. Every waiting call gets the unchanged reply.
 """
 
 import asyncio
@@ -17,11 +17,14 @@ class RegisteredAsk(msgspec.Struct, eq=False):
     run: Run
     ask: AskUser
     reply: asyncio.Future[str]
-    claimed: set[str] = msgspec.field(default_factory=set)  # digests of calls that wait for it
+    claimed: set[str] = msgspec.field(default_factory=set)  # digests of the waiting calls
 
 
 class AskRegistry:
-    """At most one for a run and who it is for: its steps come one after the other."""
+    """Holds at most two asks of a run, one for the owner and one for the sender.
+
+    The steps of a run come one after the other, so a run never needs more.
+    """
 
     def __init__(self, deadline: float = 300.0) -> None:
         self.deadline = deadline
@@ -33,6 +36,7 @@ class AskRegistry:
     def open_ask(
         self, run: Run, questions: Sequence[AskQuestion], *, for_owner: bool = False
     ) -> AskUser:
+        """Register an ask. An earlier one of the same run and audience is replaced."""
         self._ask_count += 1
         ask = AskUser(f"{run.id}-{self._ask_count}", tuple(questions), for_owner)
         reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -40,7 +44,10 @@ class AskRegistry:
         return ask
 
     def find_unanswered(self, pair: Pair, besides: Run | None = None) -> AskUser | None:
-        """What a conversation waits for, for whoever comes to it anew; `besides` that run."""
+        """Return the ask a conversation waits for, so that a new client can show it.
+
+        Asks of the run `besides` and asks for the owner are left out.
+        """
         return next(
             (
                 ask
@@ -51,43 +58,50 @@ class AskRegistry:
         )
 
     def list_unanswered(self) -> list[tuple[Run, AskUser]]:
-        """All that nobody has answered yet, the oldest first."""
+        """Return all unanswered asks with their runs, oldest first."""
         return [(p.run, p.ask) for p in self._pending.values() if not p.reply.done()]
 
     def submit_reply(
         self, pair: Pair, content: str, ask_id: str = "", *, as_owner: bool = False
     ) -> bool:
-        """Answers the oldest ask of a conversation, or the one with that id; False without one.
+        """Answer the oldest ask of a conversation, or the ask with `ask_id`.
 
-        One that is for the owner wants its id and the owner's word.
+        Returns False if there is no such ask. An ask for the owner is only answered by its id and
+        with `as_owner`.
         """
         for pending in self._pending.values():
             ask = pending.ask
-            is_meant = pending.run.pair == pair and ask_id in ("", ask.ask_id)
+            matches = pending.run.pair == pair and ask_id in ("", ask.ask_id)
             if ask.for_owner and not (as_owner and ask_id == ask.ask_id):
                 continue
-            if is_meant and not pending.reply.done():
+            if matches and not pending.reply.done():
                 pending.reply.set_result(content)
                 return True
         return False
 
     def question_count(self, run: Run, *, for_owner: bool) -> int:
-        """How many questions the run's ask has; 0 without one."""
+        """Return how many questions the run's ask has; 0 without an ask."""
         pending = self._pending.get((run.id, for_owner))
         return len(pending.ask.questions) if pending is not None else 0
 
     def claim(self, run: Run, digest: str, *, for_owner: bool) -> bool:
-        """Whether the run's ask is about the call with this digest: not about another one that
-        reads the same, and not about the same call made twice, of which people saw one."""
+        """Claim the run's ask for the call with this digest. Returns False if that is not possible.
+
+        The ask must show exactly this call, not another one with the same text. A call that was
+        made twice is shown once, so only the first of the two can claim it.
+        """
         pending = self._pending.get((run.id, for_owner))
         if pending is None or digest in pending.claimed:
             return False
         pending.claimed.add(digest)
         approvals = [question.approval for question in pending.ask.questions]
-        return any(one is not None and one.digest == digest for one in approvals)
+        return any(approval is not None and approval.digest == digest for approval in approvals)
 
     async def wait_for_reply(self, run: Run, *, for_owner: bool = False) -> str | None:
-        """The reply; None when nobody gave one in time. Cancelled, others still wait for it."""
+        """Return the reply, or None after the deadline.
+
+        Cancelling this call does not affect other calls that wait for the same reply.
+        """
         pending = self._pending.get((run.id, for_owner))
         if pending is None:
             return None
@@ -95,7 +109,7 @@ class AskRegistry:
         return pending.reply.result() if done else None
 
     def close(self, run: Run) -> None:
-        """The step is over, whether anybody answered or not."""
+        """Drop the run's asks at the end of a step, answered or not."""
         for for_owner in (False, True):
             if (pending := self._pending.pop((run.id, for_owner), None)) is not None:
                 pending.reply.cancel()

@@ -1,4 +1,4 @@
-"""ask_user: a question from an agent to the person it talks to."""
+"""ask_user: the tool with which an agent asks its user a question."""
 
 from typing import Annotated, ClassVar
 
@@ -19,7 +19,7 @@ class AskUserOption(msgspec.Struct):
 class AskUserQuestion(msgspec.Struct):
     question: str
     header: str
-    # Told as labels alone; with a description they are understood as well.
+    # The schema shows plain labels only; options with a description are accepted too.
     options: list[str | AskUserOption] = []
     multi_select: bool = False
 
@@ -35,7 +35,7 @@ class AskUserTool(AgentTool):
         reply = await hook.asks.wait_for_reply(call.run)
         if reply is None:
             headers = ", ".join(question.header for question in self.questions)
-            raise ToolError(f"nobody answered within {hook.asks.deadline:g} s: {headers}")
+            raise ToolError(f"no answer within {hook.asks.deadline:g} s: {headers}")
         return reply
 
 
@@ -46,11 +46,12 @@ class AskUserHook(ToolHook):
         self.asks = asks
 
     def list_questions(self, call: ToolDispatch) -> list[AskQuestion]:
-        """What a call asks; a call that does not parse asks nothing, and fails when it is run."""
+        """Return the questions of a call. A call that does not parse has none: it fails later,
+        when it is run."""
         if call.name != AskUserTool.name:
             return []
         try:
-            asked = AskUserTool.parse(call.arguments)
+            tool = AskUserTool.parse(call.arguments)
         except ToolError:
             return []
         return [
@@ -63,5 +64,5 @@ class AskUserHook(ToolHook):
                 ),
                 multi_select=entry.multi_select,
             )
-            for entry in asked.questions
+            for entry in tool.questions
         ]

@@ -1,8 +1,7 @@
-"""bash: the tool that runs a command, and who may run which.
+"""bash: the tool that runs shell commands, its settings and its sandbox.
 
-Commands run as the daemon's user. What keeps them apart from the rest of the machine is the
-sandbox, if the agent's file asks for it. Which commands a run may give is decided in the policy
-room.
+Commands run as the daemon's user. Only the sandbox separates them from the rest of the machine,
+and only if the agent's file asks for it. crabtalk.policy decides which commands a run may use.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -21,9 +20,9 @@ from .tool import AgentTool, ToolHook
 from .tool_schema import HIDDEN_FROM_MODEL
 
 DEFAULT_TIMEOUT = 120.0
-MAX_TIMEOUT = 3600.0  # seconds, whatever is asked for
-# Bytes of a result as JSON: below what the engine passes on whole, with room for an error's
-# sentence.
+MAX_TIMEOUT = 3600.0  # seconds; longer timeouts are reduced to this
+# Bytes of a result as JSON. Results of this size, plus an error message, are not truncated by the
+# engine.
 MAX_RESULT_BYTES = 60 * 1024
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -41,7 +40,7 @@ class BashSettings(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_agent(cls, agent: Agent) -> "BashSettings":
-        """Raises AgentError for what cannot be meant."""
+        """Raises AgentError for invalid settings."""
         try:
             settings = msgspec.convert(agent.hooks.get("bash", {}), cls)
         except msgspec.ValidationError as error:
@@ -66,14 +65,14 @@ class BashSettings(msgspec.Struct, frozen=True):
                 )
         return settings
 
-    def tighten_by(self, above: "BashSettings") -> "BashSettings":
-        """As they hold for a run that an agent with the settings `above` delegated."""
+    def tighten_by(self, caller: "BashSettings") -> "BashSettings":
+        """Return the settings for a run that an agent with the settings `caller` delegated."""
         return msgspec.structs.replace(
             self,
-            disabled=self.disabled or above.disabled,
-            deny=(*above.deny, *self.deny),
-            sandbox=self.sandbox if above.sandbox == "off" else above.sandbox,
-            env=tuple(name for name in self.env if name in above.env),
+            disabled=self.disabled or caller.disabled,
+            deny=(*caller.deny, *self.deny),
+            sandbox=self.sandbox if caller.sandbox == "off" else caller.sandbox,
+            env=tuple(name for name in self.env if name in caller.env),
         )
 
 
@@ -89,7 +88,7 @@ class BashTool(AgentTool):
     timeout: Annotated[Seconds, msgspec.Meta(description="seconds")] | None = None
 
     async def run(self, call: ToolDispatch, hook: "BashHook") -> str:
-        """Cancelled, the command and all it started are gone."""
+        """Run the command. When this is cancelled, the command's whole process group is killed."""
         settings = hook.get_effective_settings(call)
         check_variables(self.env)
         timeout = min(self.timeout or settings.timeout, MAX_TIMEOUT)
@@ -116,8 +115,10 @@ class BashTool(AgentTool):
 
 
 class BashHook(ToolHook):
-    """Knows the settings of every agent. The sandbox does not show the directories in `hidden`:
-    those with sockets through which a command could get out of it."""
+    """Holds the bash settings of every agent.
+
+    The sandbox hides the directories in `hidden`: their sockets would let a command escape.
+    """
 
     tools = (BashTool,)
 
@@ -129,7 +130,7 @@ class BashHook(ToolHook):
         return self._settings.get(agent, BashSettings())
 
     def get_effective_settings(self, call: ToolDispatch) -> BashSettings:
-        """The settings of the call's agent, tightened by those of every agent above it."""
+        """Return the settings of the call's agent, tightened by those of all its callers."""
         settings = self.get_settings(call.agent)
         for caller in reversed(call.run.caller_agents):
             settings = settings.tighten_by(BashSettings.from_agent(caller))
@@ -162,7 +163,7 @@ class BashHook(ToolHook):
 
 
 def check_variables(env: Mapping[str, str]) -> None:
-    """Raises ToolError for a variable by which a call could run what its command does not say."""
+    """Raises ToolError for a variable that could run code the command does not show."""
     if env:
         from crabtalk.policy.environment_variables import (
             can_change_programs,  # late: few calls set any
@@ -176,7 +177,7 @@ def check_variables(env: Mapping[str, str]) -> None:
 
 
 def find_program(program: str) -> str | None:
-    import shutil  # late: it loads every way to compress
+    import shutil  # late: it imports all compression modules
 
     return shutil.which(program)
 
@@ -184,10 +185,13 @@ def find_program(program: str) -> str | None:
 def build_sandbox_command(
     box: Path, cwd: Path, hidden: Sequence[Path], env: Mapping[str, str]
 ) -> list[str]:
-    """What to put before a command: it reads everything, writes the directory `box` and an empty
-    /tmp, and has no network. `cwd` is where it starts, in the box or not. `env` is set inside:
-    bwrap itself runs outside the sandbox, and must not obey what a model says. Raises
-    ToolError where that cannot be had."""
+    """Return the bwrap command line to put before a command.
+
+    The sandboxed command can read everything, can write to `box` and an empty /tmp, and has no
+    network. It starts in `cwd`, which may be outside `box`. `env` is set inside the sandbox only:
+    bwrap itself runs outside and must not be influenced by the model. Raises ToolError if bwrap is
+    missing or `box` is the root directory.
+    """
     bwrap = find_program("bwrap")
     if bwrap is None:
         raise build_bash_error(
@@ -198,13 +202,14 @@ def build_sandbox_command(
         raise build_bash_error(
             f"a sandbox that may write {box} is none; work in another directory."
         )
-    # No --new-session: the group has one already, and another would put the command out of reach
-    # of the group's signals. A socket in a file system is no network, so their usual places are
-    # empty as well.
+    # No --new-session: the process group has a session already, and in another one its signals
+    # would not reach the command. --unshare-net does not cover sockets in the file system, so the
+    # directories where they usually are, /tmp and /run, are empty as well.
     argv = [bwrap, "--die-with-parent", "--unshare-net", "--unshare-pid", "--unshare-ipc"]
-    argv += ["--cap-drop", "ALL"]  # with root's, a command could mount everything writable again
+    # With root's capabilities a command could remount everything writable.
+    argv += ["--cap-drop", "ALL"]
     argv += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
-    argv += ["--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108 - its own, not everybody's
+    argv += ["--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108 - private to the sandbox
     argv += ["--bind", str(box), str(box)]
     for directory in hidden:
         if not box.is_relative_to(directory) and directory.is_dir():
@@ -215,7 +220,7 @@ def build_sandbox_command(
 
 
 def is_sandbox_failure(outcome: process_group.CommandOutcome) -> bool:
-    """Whether the sandbox failed, and not the command in it."""
+    """Whether bwrap itself failed, not the command in the sandbox."""
     return outcome.exit_code == 1 and outcome.stderr.text()[0].startswith("bwrap: ")
 
 
@@ -229,8 +234,10 @@ def build_bash_error(
 
 
 def format_outcome(outcome: process_group.CommandOutcome) -> str:
-    """As JSON. Both streams give way until it is short enough: what is one byte for a program may
-    be six in JSON."""
+    """Encode as JSON of at most MAX_RESULT_BYTES.
+
+    Both streams are shortened until it fits: one byte of output can take six bytes in JSON.
+    """
     limit = process_group.MAX_KEPT_BYTES
     while len(text := encode_outcome(outcome, limit)) > MAX_RESULT_BYTES:
         limit = limit * 3 // 4

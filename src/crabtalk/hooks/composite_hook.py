@@ -1,6 +1,7 @@
-"""Composite: all hooks as the one the engine sees (RFC 0075).
+"""CompositeHook: combines all hooks into the one hook the engine sees (RFC 0075).
 
-It decides what an agent may call before anybody carries it out, and what its prompt says of that.
+It refuses calls outside an agent's scope before any hook runs them, and adds to an agent's prompt
+what the hooks have to say.
 """
 
 import logging
@@ -39,19 +40,19 @@ from .permission_gate import (
 
 log = logging.getLogger(__name__)
 
-# What older agents were told a tool is called.
+# Former tool names, which older conversations still use → current names.
 TOOL_ALIASES = {"skill_tool": "skill"}
 
-# With these, nobody waits for an answer to what was asked before.
+# After these events no call waits for an answer any more.
 STEP_END_EVENTS = (ToolsComplete, Done)
 
-# Decides whether a call may be made: None, or why not.
+# Returns None if a call may be made, else the reason why not.
 Guard = Callable[[ToolDispatch], str | None]
 AgentsGetter = Callable[[], Mapping[str, Agent]]
 
 
 class CompositeHook(Hook):
-    """Hooks in the order of their names. `peers` are the agents there are."""
+    """Runs hooks in the order of their names. `peers` returns all agents by name."""
 
     def __init__(
         self,
@@ -71,16 +72,17 @@ class CompositeHook(Hook):
         self.gate = PermissionGate(policy or Policy(), asks, rule_memory, is_watched)
         self._get_agents = peers
         self._guards = guards
-        self._scoped_agents: dict[str, Agent] = {}  # those that may not call everything
+        self._scoped_agents: dict[str, Agent] = {}  # agents that may not call everything
         self._event_hooks = select_event_hooks(self._all_hooks())
 
     def add_hooks(self, hooks: Mapping[str, Hook]) -> None:
-        """More of them. Before any agent is registered; names that are taken stay as they are."""
+        """Add hooks, before any agent is registered. Existing hooks win over new ones of the same
+        name."""
         self._hooks_by_name = {**hooks, **self._hooks_by_name}
         self._hooks = [self._hooks_by_name[name] for name in sorted(self._hooks_by_name)]
         self._event_hooks = select_event_hooks(self._all_hooks())
 
-    # ── What there is ───────────────────────────────────────────────────────────────────────
+    # ── Tools ───────────────────────────────────────────────────────────────────────────────
 
     def schema(self) -> list[Schema]:
         return [tool for hook in self._all_hooks() for tool in hook.schema()]
@@ -92,32 +94,36 @@ class CompositeHook(Hook):
         return [self._ask_hook, *self._hooks]
 
     def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
-        """`tools` names exactly what may be called; else each hook says, and usually everything."""
-        found: list[str] = []
+        """Return the tools the agent may call, and the scope lines for its prompt.
+
+        If the agent's file has `tools`, only those are allowed. Otherwise each hook decides; most
+        allow all their tools.
+        """
+        allowed: list[str] = []
         lines: list[str] = []
         for hook in self._all_hooks():
             names, line = list_allowed_tools(hook, agent)
-            found += names
+            allowed += names
             lines += [line] if line else []
-        return found, "\n".join(lines) or None
+        return allowed, "\n".join(lines) or None
 
     def tools_in_scope(self, agent: Agent) -> list[ToolInScope]:
-        """All tools of all hooks, and which of them the agent's file offers."""
-        found: list[ToolInScope] = []
+        """Return all tools of all hooks, and whether the agent's file offers each."""
+        tools: list[ToolInScope] = []
         for hook in self._all_hooks():
             offered = {tool.name: tool for tool in [*hook.schema(), *hook.agent_tools(agent)]}
             in_scope = set(list_allowed_tools(hook, agent)[0])
             for name in sorted(offered):
                 names = hook.tool_names(agent, name)
-                found.append(
+                tools.append(
                     ToolInScope(name, names, hook.tool_kind(name), bool(in_scope & set(names)))
                 )
-        return found
+        return tools
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
     def on_build_agent(self, agent: Agent) -> Agent:
-        """The prompt, then what every hook has to say, and where its bounds are."""
+        """Extend the prompt with the text of every hook, the other agents and the agent's scope."""
         check_agent_permissions(agent)
         built = agent
         for hook in self._all_hooks():
@@ -175,19 +181,22 @@ class CompositeHook(Hook):
             hook.on_event(run, event)
 
     async def collect_questions(self, calls: Sequence[ToolDispatch]) -> list[AskUser]:
-        """One ask for all that the calls of a step want to know, and want allowed; and one for what
-        only the owner may allow."""
+        """Open the asks of a step.
+
+        One ask has the questions and approvals of all its calls; a second one has the approvals
+        that only the owner may give.
+        """
         run = calls[0].run
         questions = [question for call in calls for question in self._ask_hook.list_questions(call)]
-        in_question = [
+        in_scope = [
             (call, names, self.describe_access(call))
             for call in map(resolve_alias, calls)
             if (names := self.names_of_call(call)) and self._find_scope_breach(call, names) is None
         ]
-        own, owners = await self.gate.collect_asks(in_question)
-        questions += [asked.question for asked in own]
+        for_sender, for_owner = await self.gate.collect_asks(in_scope)
+        questions += [approval.question for approval in for_sender]
         asks = [self._asks.open_ask(run, questions)] if questions else []
-        return asks + self.gate.open_owner_ask(run, owners)
+        return asks + self.gate.open_owner_ask(run, for_owner)
 
     def describe_access(self, call: ToolDispatch) -> ToolAccess:
         call = resolve_alias(call)
@@ -225,8 +234,10 @@ class CompositeHook(Hook):
         return await work
 
     def _find_scope_breach(self, call: ToolDispatch, names: Sequence[str]) -> str | None:
-        """Why a call is outside of what its agent, or an agent above it, may call. Scope is a
-        boundary, not a hint."""
+        """Return why a call is outside the scope of its agent or of one of its callers, else None.
+
+        The scope is enforced here; the scope lines in the prompt only inform the model.
+        """
         owner = self._find_owner(call)
         if owner is None:
             return None
@@ -246,8 +257,11 @@ class CompositeHook(Hook):
     def _is_open_to_caller(
         self, owner: Hook, caller: Agent, names: Sequence[str], call: ToolDispatch
     ) -> bool:
-        """Servers are declared by each agent for itself, so an owner's agent may delegate to one
-        that has others; a stranger's may not."""
+        """Whether a calling agent could make this call too.
+
+        Each agent declares its own MCP servers. In a run of the owner a delegate may use servers
+        that its caller does not have; in a run of any other sender it may not.
+        """
         if owner.describe_access(call).kind == "mcp" and self.gate.policy.owners.is_owner(
             call.run.origin
         ):
@@ -256,12 +270,12 @@ class CompositeHook(Hook):
 
 
 def resolve_alias(call: ToolDispatch) -> ToolDispatch:
-    """By the name its tool has now."""
+    """Replace a former tool name by the current one."""
     return msgspec.structs.replace(call, name=TOOL_ALIASES.get(call.name, call.name))
 
 
 def list_allowed_tools(hook: Hook, agent: Agent) -> tuple[list[str], str | None]:
-    """Which of a hook's tools an agent may call now, and the hook's line about that."""
+    """Return which of a hook's tools an agent may call now, and the hook's line for the prompt."""
     names, line = hook.scoped_tools(agent)
     return [name for name in names if not agent.tools or name in agent.tools], line
 
@@ -280,5 +294,5 @@ def get_system_name() -> str:
 
 
 def select_event_hooks(hooks: Sequence[Hook]) -> list[Hook]:
-    """Those that do something when they hear of an event. Each chunk of an answer is one."""
+    """Return the hooks that override on_event: it is called for each chunk of an answer."""
     return [hook for hook in hooks if type(hook).on_event is not Hook.on_event]

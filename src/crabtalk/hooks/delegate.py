@@ -1,7 +1,7 @@
-"""delegate: an agent has others do part of its work, side by side, each in its own conversation.
+"""delegate: the tool with which an agent starts tasks of other agents, which run in parallel.
 
-A delegated run acts in the name of whoever set all of it off, and knows the run and the call it
-came from. Killing the caller kills it; a task in the background goes on.
+Each task has its own conversation. A delegated run keeps the origin of the first run, and knows
+the run and the call that started it. Killing the caller kills its tasks, except background tasks.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from .tool import AgentTool, ToolHook
 
 WORKER_NAME = "worker"
 WORKER_PROMPT = (
-    "You carry out one task for another agent. Do it with the tools you have, ask nobody, and "
-    "answer with the result alone: what you found or did, and what is left open."
+    "You carry out one task for another agent. Do it with the tools you have, ask no questions, "
+    "and answer with the result alone: what you found or did, and what is left open."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DelegateLimits:
-    # How many runs may stand above one another.
+    # Delegated runs may themselves delegate up to this depth.
     delegate_depth: int = 3
     # Tasks in one call.
     delegate_width: int = 16
@@ -79,7 +79,8 @@ class DelegateTool(AgentTool):
 
 @dataclass(frozen=True, slots=True)
 class StartedTask:
-    """A task that runs. `agent` is what the caller called it, `made` whether it was made for it."""
+    """A started task. `agent` is the name the caller used; `is_agent_temporary` says whether the
+    agent was created for this task."""
 
     agent: str
     run: Run
@@ -106,7 +107,7 @@ class DelegateHook(ToolHook):
         self._background: set[asyncio.Task[None]] = set()
 
     def describe_access(self, call: ToolDispatch) -> ToolAccess:
-        """The other agents it would start, beside workers and itself."""
+        """Return the other agents the call would start, without workers and the caller itself."""
         try:
             tasks = DelegateTool.parse(call.arguments).tasks
         except ToolError:
@@ -116,7 +117,7 @@ class DelegateHook(ToolHook):
         return ToolAccess(DelegateTool.kind, ", ".join(sorted(others)))
 
     def start_tasks(self, call: ToolDispatch, tasks: list[DelegateTask]) -> list[StartedTask]:
-        """All of them, or none. Raises ToolError."""
+        """Start all tasks or none. Raises ToolError."""
         if call.run.is_killed:
             raise ToolError("the run was stopped; nothing more is started")
         depth = call.run.parent.depth + 1 if call.run.parent is not None else 1
@@ -124,10 +125,10 @@ class DelegateHook(ToolHook):
             raise ToolError(f"at most {self._limits.delegate_depth} agents deep; do it yourself")
         if len(tasks) > self._limits.delegate_width:
             raise ToolError(f"at most {self._limits.delegate_width} tasks in one call")
-        places = [self._resolve_cwd(call, task) for task in tasks]
+        directories = [self._resolve_cwd(call, task) for task in tasks]
         started: list[StartedTask] = []
         try:
-            for number, (task, cwd) in enumerate(zip(tasks, places, strict=True)):
+            for number, (task, cwd) in enumerate(zip(tasks, directories, strict=True)):
                 started.append(self._start_task(call, task, cwd, depth, number))
         except RuntimeRefusalError as error:
             for delegated in started:
@@ -137,7 +138,7 @@ class DelegateHook(ToolHook):
         return started
 
     def _resolve_cwd(self, call: ToolDispatch, task: DelegateTask) -> Path:
-        """The task's directory: its caller's, or one inside of it."""
+        """Return the task's directory: its caller's, or one inside it."""
         if not task.cwd:
             return call.cwd
         path = Path(os.path.realpath(call.cwd / task.cwd))
@@ -154,12 +155,12 @@ class DelegateHook(ToolHook):
         self, call: ToolDispatch, task: DelegateTask, cwd: Path, depth: int, number: int
     ) -> StartedTask:
         runtime = self._runtime()
-        token = os.urandom(6).hex()  # never given out twice, so that no task resumes another's
+        token = os.urandom(6).hex()  # unique, so that no task resumes another's conversation
         name = task.agent or WORKER_NAME
-        made = task.system_prompt is not None or (
+        is_temporary = task.system_prompt is not None or (
             name == WORKER_NAME and name not in runtime.agents
         )
-        if made:
+        if is_temporary:
             name = f"{name}:{token}"
             runtime.add_temporary_agent(
                 self._build_temporary_agent(call, name, task.system_prompt or WORKER_PROMPT)
@@ -169,7 +170,7 @@ class DelegateHook(ToolHook):
             call.run.id,
             call.call_id,
             call.run.origin,
-            memory_owner=call.run.memory_owner if made else "",
+            memory_owner=call.run.memory_owner if is_temporary else "",
             depth=depth,
             task=number,
             caller_agents=(*call.run.caller_agents, runtime.find_agent_definition(call.agent)),
@@ -185,22 +186,22 @@ class DelegateHook(ToolHook):
                 parent=parent,
                 verbatim=True,
                 detached=True,
-                chain=call.run.event_depth,  # a circle of events does not hide behind a task
+                chain=call.run.event_depth,  # so that the limit of event loops applies
             )
         except RuntimeRefusalError:
-            if made:
+            if is_temporary:
                 runtime.remove_temporary_agent(name)
             raise
-        return StartedTask(task.agent or WORKER_NAME, run, made)
+        return StartedTask(task.agent or WORKER_NAME, run, is_temporary)
 
     def _build_temporary_agent(self, call: ToolDispatch, name: str, prompt: str) -> Agent:
-        """Made for one task: all its caller is, and may do, but for what it is told."""
+        """Copy the caller's definition, with another name and prompt."""
         caller = self._runtime().find_agent_definition(call.agent)
-        # Its servers are its caller's: the same declarations are the same peers.
+        # It shares the caller's MCP servers: equal declarations use the same peers.
         return msgspec.structs.replace(caller, name=name, prompt=prompt, description="")
 
     def keep_in_background(self, started: list[StartedTask]) -> None:
-        """They go on without their caller."""
+        """Let tasks continue after the call returned."""
         for delegated in started:
             task = asyncio.ensure_future(self._wait_and_dismiss(delegated))
             self._background.add(task)

@@ -1,4 +1,8 @@
-"""Files: agents read them, and replace text in what they have read."""
+"""Files: the tools `read` and `edit`.
+
+An agent can only edit a file it has read in the same conversation, and only if the file has not
+changed since.
+"""
 
 import asyncio
 import codecs
@@ -24,17 +28,16 @@ from .tool import AgentTool, ToolHook
 
 T = TypeVar("T")
 
-MAX_FILE_BYTES = 50 * 1024 * 1024  # of a file; the contract's number
-DEFAULT_LINE_LIMIT = 2000  # shown when nobody says how many
+MAX_FILE_BYTES = 50 * 1024 * 1024  # of a file; set by the specification
+DEFAULT_LINE_LIMIT = 2000  # shown without a `limit`
 MAX_LINE_LENGTH = 2000  # characters of a line that are shown
-MAX_OUTPUT_BYTES = (
-    48 * 1024
-)  # bytes of lines in one answer, below what is cut from any tool's output
-READ_SIZE = 256 * 1024  # bytes between two chances for other threads
+# Bytes of lines in one answer: below the size at which the engine truncates tool output.
+MAX_OUTPUT_BYTES = 48 * 1024
+READ_SIZE = 256 * 1024  # bytes per read call; other threads can run between two of them
 CONVERSATIONS = 256  # whose reads are remembered
 PATHS = 256  # remembered for each of them
 MAX_LINE_NUMBERS = 20  # line numbers in an error
-# What is looked through for something similar; the rest would take too long to compare.
+# Limits of the search for similar lines; comparing more would take too long.
 MAX_COMPARED_LINES = 10_000
 MAX_COMPARED_LENGTH = 120
 MAX_COMPARISONS = 500
@@ -59,16 +62,16 @@ class ReadTool(AgentTool):
     limit: LineCount = None
 
     async def run(self, call: ToolDispatch, hook: "FilesHook") -> str | ToolOutput:
-        """Cancelled, nothing is remembered."""
+        """Read the file. When this is cancelled, the read is not remembered."""
         first = max(1, self.offset or 1)
         last = first + max(1, self.limit or DEFAULT_LINE_LIMIT) - 1
         access = hook.access_of(call)
-        path, identity, found = await asyncio.to_thread(
+        path, identity, output = await asyncio.to_thread(
             read_excerpt, self.path, call.cwd, access, first, last
         )
         if identity is not None:
             hook.remember_read(call, path, identity)
-        return found
+        return output
 
 
 class EditTool(AgentTool):
@@ -83,7 +86,8 @@ class EditTool(AgentTool):
     new_string: str
 
     async def run(self, call: ToolDispatch, hook: "FilesHook") -> str:
-        """Cancelled before it begins, nothing happened. After that it is finished, and answers."""
+        """Edit the file. When this is cancelled before the edit begins, nothing has changed; after
+        that the edit is finished, and this returns normally."""
         if not self.old_string:
             raise ToolError("invalid arguments: old_string is empty; say which text to replace")
         if self.old_string == self.new_string:
@@ -92,7 +96,7 @@ class EditTool(AgentTool):
         path = await asyncio.to_thread(
             lambda: resolve_path(self.path, call.cwd, access, to_change=True)
         )
-        # One after the other: of two edits from the same state one would be lost.
+        # One edit at a time: of two edits of the same content one would be lost.
         async with hook.get_lock(path):
             known = hook.find_remembered_read(call, path)
             work = asyncio.to_thread(
@@ -103,12 +107,12 @@ class EditTool(AgentTool):
 
 
 class FilesHook(ToolHook):
-    """Which files each conversation has read, and where each agent may go."""
+    """Remembers which files each conversation has read, and the roots of each agent."""
 
     tools: ClassVar[tuple[type[AgentTool], ...]] = (ReadTool, EditTool)
 
     def __init__(self, access: Callable[[ToolDispatch], FileAccess] | None = None) -> None:
-        """`access` says where a call may go; without it, inside the roots of its agent."""
+        """`access` returns which paths a call may use; without it, the roots of its agent apply."""
         self.access_of = access or self._access_by_roots
         self._roots: dict[str, Roots] = {}
         self._reads: OrderedDict[Pair, OrderedDict[Path, FileIdentity]] = OrderedDict()
@@ -126,7 +130,8 @@ class FilesHook(ToolHook):
         self._roots.pop(name, None)
 
     def _access_by_roots(self, call: ToolDispatch) -> FileAccess:
-        """A run that outlives its agent is confined to nothing we know, so it goes nowhere."""
+        """Return access to the agent's roots. Raises ToolError if the agent was removed while its
+        run continues: its roots are unknown then."""
         try:
             roots = self._roots[call.agent]
         except KeyError:
@@ -145,7 +150,7 @@ class FilesHook(ToolHook):
         return reads.get(path) if reads is not None else None
 
     def get_lock(self, path: Path) -> asyncio.Lock:
-        """Kept as long as somebody has it."""
+        """Return the lock of a file. It is dropped when the last user releases it."""
         return self._locks.setdefault(path, asyncio.Lock())
 
     def statistics(self) -> dict[str, int]:
@@ -167,8 +172,10 @@ def drop_least_recent(entries: OrderedDict[K, V], used: K, most: int) -> None:
 
 
 async def wait_uncancelled(work: Awaitable[T]) -> T:
-    """The result of work that must not be left half done. A cancellation is swallowed: what is
-    done has to be told, or the agent would believe that it was not."""
+    """Wait for work that must not be left half done, and return its result.
+
+    A cancellation is swallowed: the edit happens, so the agent has to learn that it did.
+    """
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
@@ -182,19 +189,19 @@ async def wait_uncancelled(work: Awaitable[T]) -> T:
 
 
 def read_excerpt(
-    given: str, cwd: Path, access: FileAccess, first: int, last: int
+    requested: str, cwd: Path, access: FileAccess, first: int, last: int
 ) -> tuple[Path, FileIdentity | None, str | ToolOutput]:
-    """Where the path led, what was there if its lines were shown, and the answer."""
-    path = resolve_path(given, cwd, access)
+    """Return the resolved path, the file's identity if lines were shown, and the tool's output."""
+    path = resolve_path(requested, cwd, access)
     excerpt = FileExcerpt(first, last)
-    with pin_file(path, access) as place, open_descriptor(place) as (descriptor, status):
+    with pin_file(path, access) as pinned, open_descriptor(pinned) as (descriptor, status):
         decoder = codecs.getincrementaldecoder("utf-8")()
         for number, piece in enumerate(read_pieces(descriptor, path)):
-            if number == 0 and (picture := detect_image(piece)) is not None:
+            if number == 0 and (image := detect_image(piece)) is not None:
                 return (
                     path,
                     None,
-                    build_image_output(picture, piece, descriptor, path, status.st_size),
+                    build_image_output(image, piece, descriptor, path, status.st_size),
                 )
             with translate_decode_errors(path):
                 excerpt.add(decoder.decode(piece))
@@ -209,31 +216,31 @@ def read_excerpt(
 
 
 def build_image_output(
-    picture: ImageInfo, start: bytes, descriptor: int, path: Path, size: int
+    image: ImageInfo, start: bytes, descriptor: int, path: Path, size: int
 ) -> ToolOutput:
-    """The image itself, if there is a model that would take it; else what it is, and what to do."""
-    text = f"{picture}, {size} bytes"
-    if not picture.is_fit(size):
+    """Return the image, or advice if no model would accept it."""
+    text = f"{image}, {size} bytes"
+    if not image.is_fit(size):
         return ToolOutput(
             f"{text}; no model would take it: make it smaller with bash, then read it"
         )
     data = start + b"".join(read_pieces(descriptor, path))
-    return ToolOutput(text, (Image(picture.media_type, data),))
+    return ToolOutput(text, (Image(image.media_type, data),))
 
 
 @contextmanager
-def open_descriptor(place: PinnedFile) -> Iterator[tuple[int, os.stat_result]]:
-    descriptor = place.open()
+def open_descriptor(pinned: PinnedFile) -> Iterator[tuple[int, os.stat_result]]:
+    descriptor = pinned.open()
     try:
         status = os.fstat(descriptor)
-        check_size(place.path, status.st_size)
+        check_size(pinned.path, status.st_size)
         yield descriptor, status
     finally:
         os.close(descriptor)
 
 
 def read_pieces(descriptor: int, path: Path) -> Iterator[bytes]:
-    """The content, however much of it there is: some files say they are empty and are not."""
+    """Yield the content. The size is counted here, as files in /proc report a size of 0."""
     size = 0
     while piece := os.read(descriptor, READ_SIZE):
         size += len(piece)
@@ -257,7 +264,7 @@ def translate_decode_errors(path: Path) -> Iterator[None]:
 
 
 class FileExcerpt:
-    """Lines of a text that comes in pieces; keeps no more of it than is shown."""
+    """Collects the lines to show from a text that comes in pieces; keeps no others in memory."""
 
     def __init__(self, first: int, last: int) -> None:
         self._first = first
@@ -265,14 +272,14 @@ class FileExcerpt:
         self._lines: list[str] = []
         self._room = MAX_OUTPUT_BYTES
         self._is_full = False
-        self._part = ""  # the beginning of the line that is not over yet
-        self._length = 0  # all of it
+        self._part = ""  # the beginning of the current line
+        self._length = 0  # the full length of that line so far
         self.total = 0
 
     def add(self, piece: str) -> None:
         ends = piece.count("\n")
         if self._is_full or self.total + ends < self._first or self.total >= self._last:
-            # None of the lines that end here is shown.
+            # No line that ends in this piece is shown.
             self.total += ends
             if ends:
                 self._part, self._length = "", 0
@@ -285,7 +292,7 @@ class FileExcerpt:
         self._extend(rest)
 
     def close(self) -> None:
-        """A last line needs no end."""
+        """End the last line, which may have no newline."""
         if self._length:
             self._end_line()
 
@@ -327,15 +334,15 @@ class FileExcerpt:
 def edit_file(
     path: Path, access: FileAccess, known: FileIdentity | None, old: str, new: str
 ) -> FileIdentity:
-    """Replaces the only `old` there is. Returns what the file is then."""
-    with pin_file(path, access, to_change=True) as place:
-        with open_descriptor(place) as (descriptor, status):
+    """Replace the only occurrence of `old`. Returns the new identity of the file."""
+    with pin_file(path, access, to_change=True) as pinned:
+        with open_descriptor(pinned) as (descriptor, status):
             if known is None:
                 raise ToolError(f"{path} was not read in this conversation; read it first")
             if FileIdentity.from_stat(status) != known:
                 raise ToolError(f"{path} changed since it was read; read it again, then edit it")
-            # Renaming would get around it.
-            if not os.access(place.name, os.W_OK, dir_fd=place.directory):
+            # The rename below would succeed on a read-only file.
+            if not os.access(pinned.name, os.W_OK, dir_fd=pinned.directory):
                 raise ToolError(f"permission denied: {path} is read-only; use another file")
             with translate_decode_errors(path):
                 text = b"".join(read_pieces(descriptor, path)).decode()
@@ -344,12 +351,12 @@ def edit_file(
         except UnicodeEncodeError:
             raise ToolError("invalid arguments: new_string holds half a character") from None
         check_size(path, len(data))
-        return place.replace(data, status)
+        return pinned.replace(data, status)
 
 
 def replace_only_match(text: str, old: str, new: str, path: Path) -> str:
     if "\r\n" in text and (old not in text or splits_line_ends(text, old)):
-        # Models say \n whatever a file has.
+        # Models write \n even for files with \r\n.
         old, new = convert_to_crlf(old), convert_to_crlf(new)
         if old == new and old in text:
             raise ToolError(f"nothing to change: {path} has these line ends already")
@@ -366,7 +373,7 @@ def replace_only_match(text: str, old: str, new: str, path: Path) -> str:
 
 
 def splits_line_ends(text: str, old: str) -> bool:
-    """Whether `old` is there only as from the middle of a CRLF, whose half would be left over."""
+    """Whether every match of `old` starts inside a CRLF, so that a lone \\r would be left over."""
     return old.startswith("\n") and text.count("\r" + old) == text.count(old)
 
 
@@ -378,25 +385,25 @@ def list_match_lines(text: str, old: str) -> str:
     """The numbers of the lines where `old` begins."""
     numbers: list[str] = []
     position, line = 0, 1
-    while (found := text.find(old, position)) >= 0:
+    while (match := text.find(old, position)) >= 0:
         if len(numbers) == MAX_LINE_NUMBERS:
             return ", ".join(numbers) + ", …"
-        line += text.count("\n", position, found)
+        line += text.count("\n", position, match)
         numbers.append(str(line))
-        position = found + len(old)
+        position = match + len(old)
         line += old.count("\n")
     return ", ".join(numbers)
 
 
 def describe_nearest_lines(text: str, old: str) -> str:
-    """The lines most like `old`, found by its longest one."""
+    """Return the lines most similar to `old`, found by comparing its longest line."""
     wanted = old.splitlines() or [old]
-    telling = max(range(len(wanted)), key=lambda number: len(wanted[number].strip()))
+    longest = max(range(len(wanted)), key=lambda number: len(wanted[number].strip()))
     lines = text.split("\n", MAX_COMPARED_LINES)[:MAX_COMPARED_LINES]
-    at = find_most_similar_line(lines, wanted[telling].strip())
+    at = find_most_similar_line(lines, wanted[longest].strip())
     if at is None:
         return "nothing in it is like that; read it again"
-    start = max(0, at - min(telling, 2))
+    start = max(0, at - min(longest, 2))
     shown = lines[start : max(at + 1, start + min(len(wanted), 5))]
     numbered = [
         f"{number}\t{line[:MAX_LINE_LENGTH]}" for number, line in enumerate(shown, start + 1)
@@ -405,15 +412,15 @@ def describe_nearest_lines(text: str, old: str) -> str:
 
 
 def find_most_similar_line(lines: Sequence[str], wanted: str) -> int | None:
-    """Where the line is that is most like `wanted`, if one is at all."""
-    import difflib  # late: few edits go wrong
+    """Return the index of the line most similar to `wanted`, or None below MIN_SIMILARITY."""
+    import difflib  # late: few edits fail
 
     matcher = difflib.SequenceMatcher(b=wanted[:MAX_COMPARED_LENGTH], autojunk=False)
     best, at = MIN_SIMILARITY, None
     comparisons = MAX_COMPARISONS if wanted else 0
     for number, line in enumerate(lines):
         matcher.set_seq1(line.strip()[:MAX_COMPARED_LENGTH])
-        # The first two cost little, and are never less than the ratio.
+        # Both are cheap upper bounds of ratio().
         if matcher.real_quick_ratio() <= best or matcher.quick_ratio() <= best:
             continue
         if not comparisons:

@@ -1,11 +1,11 @@
-"""What an image is, told by its first bytes: its kind and its size in pixels."""
+"""ImageInfo: the format of an image and its size in pixels, read from its first bytes."""
 
 import struct
 from collections.abc import Sequence
 
 import msgspec
 
-# What the strictest of the vendors take: five million bytes in base64, and as many pixels a side.
+# Limits of the strictest vendor: five million bytes in base64, and 8000 pixels a side.
 MAX_BYTES = 3_750_000
 MAX_SIDE_PIXELS = 8000
 
@@ -25,23 +25,23 @@ class ImageInfo(msgspec.Struct, frozen=True):
         return f"image: {self.kind}, {self.width}x{self.height} pixels"
 
     def is_fit(self, size: int) -> bool:
-        """Whether a model that takes images takes one like this, of `size` bytes."""
+        """Whether models with image input accept this image of `size` bytes."""
         return 0 < size <= MAX_BYTES and all(
             0 < side <= MAX_SIDE_PIXELS for side in (self.width, self.height)
         )
 
 
 def detect_image(data: bytes) -> ImageInfo | None:
-    """None for what is no image."""
-    for kind, is_one, size in (
+    """Return None if the data is no known image format."""
+    for kind, matches, read_size in (
         ("png", data.startswith(b"\x89PNG\r\n\x1a\n"), read_png_size),
         ("gif", data.startswith((b"GIF87a", b"GIF89a")), read_gif_size),
         ("jpeg", data.startswith(b"\xff\xd8\xff"), read_jpeg_size),
         ("webp", data.startswith(b"RIFF") and data[8:12] == b"WEBP", read_webp_size),
     ):
-        if is_one:
+        if matches:
             try:
-                return ImageInfo(kind, *size(data))
+                return ImageInfo(kind, *read_size(data))
             except (struct.error, IndexError):
                 return ImageInfo(kind)
     return None
@@ -56,7 +56,7 @@ def read_gif_size(data: bytes) -> Sequence[int]:
 
 
 def read_jpeg_size(data: bytes) -> Sequence[int]:
-    """In the first frame header: C0 to CF but for three that are tables."""
+    """Read the first frame header: markers C0 to CF, except three that are tables."""
     position = 2
     while True:
         while data[position + 1] == 0xFF:  # padding

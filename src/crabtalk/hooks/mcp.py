@@ -1,7 +1,7 @@
-"""The mcp hook: each tool of each server an agent declared, as a tool of its own (RFC 0193).
+"""McpHook: offers each tool of the MCP servers an agent declares as a tool of its own (RFC 0193).
 
-What servers are, and how they are reached, is not known here. The tool `mcp` of older agents, which
-calls any of them by name, is carried out but not offered.
+crabtalk.mcp knows the servers and how to reach them. The older tool `mcp`, which calls any server
+tool by name, still works but is not offered to models.
 """
 
 import json
@@ -19,7 +19,7 @@ META_TOOL = "mcp"
 
 
 class McpHook(Hook):
-    """`taken` are the names of all tools that are no server's."""
+    """`taken` returns the names of all tools that do not come from a server."""
 
     def __init__(
         self, mcp: McpServerManager, taken: Callable[[], Collection[str]] = frozenset
@@ -28,7 +28,7 @@ class McpHook(Hook):
         self._get_reserved_names = taken
         self._agents: dict[str, Agent] = {}
 
-    # ── What there is ───────────────────────────────────────────────────────────────────────
+    # ── Tools ───────────────────────────────────────────────────────────────────────────────
 
     def agent_tools(self, agent: Agent) -> list[Schema]:
         return [
@@ -43,7 +43,7 @@ class McpHook(Hook):
         ]
 
     def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
-        """A server that is declared may be used: the declaration is the gate (RFC 0082)."""
+        """Allow all tools of declared servers: declaring a server grants its use (RFC 0082)."""
         names = [
             name for known in self._list_offered(agent) for name in (known.name, known.full_name)
         ]
@@ -67,7 +67,7 @@ class McpHook(Hook):
         return call.name == META_TOOL and META_TOOL not in self._get_reserved_names()
 
     def _find_tool(self, call: ToolDispatch) -> ServerTool | None:
-        """The tool a call means, directly or through `mcp`."""
+        """Return the server tool a call names, directly or through `mcp`."""
         agent = self._agents.get(call.agent)
         if agent is None:
             return None
@@ -110,14 +110,16 @@ class McpHook(Hook):
     async def _call_tool(
         self, known: ServerTool, arguments: str, call: ToolDispatch
     ) -> str | ToolOutput:
-        """Cancelled, the server is told that nobody waits any more."""
+        """Call the tool. When this is cancelled, the server receives a cancellation."""
 
-        def progressed(word: McpProgress) -> None:
-            call.run.emit(ToolProgress(call.call_id, word.text, word.progress, word.total))
+        def report_progress(progress: McpProgress) -> None:
+            call.run.emit(
+                ToolProgress(call.call_id, progress.text, progress.progress, progress.total)
+            )
 
         try:
             result = await self._mcp.call(
-                known.peer, known.tool.name, encode_arguments(arguments), progressed
+                known.peer, known.tool.name, encode_arguments(arguments), report_progress
             )
         except McpCallError as error:
             raise ToolError(f"mcp call failed: {error}") from None
@@ -130,47 +132,47 @@ class McpHook(Hook):
             raise ToolError(f"tool not available: {name}")
         agent = self._agents.get(call.agent)
         known = self._list_offered(agent) if agent is not None else []
-        lines = [f"{one.name}: {' '.join(one.tool.description.split())}" for one in known]
+        lines = [f"{tool.name}: {' '.join(tool.tool.description.split())}" for tool in known]
         return "\n".join(lines) or "no tools found"
 
 
 def parse_meta_call(call: ToolDispatch) -> tuple[str, str]:
-    """Name and arguments that a call of `mcp` is about."""
+    """Return the tool name and the arguments inside a call of `mcp`; both empty if unreadable."""
     try:
-        given = json.loads(call.arguments or "{}")
+        parsed = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
         return "", ""
-    if not isinstance(given, dict):
+    if not isinstance(parsed, dict):
         return "", ""
-    arguments = given.get("args") or ""
+    arguments = parsed.get("args") or ""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return str(given.get("name") or ""), text
+    return str(parsed.get("name") or ""), text
 
 
 def encode_arguments(arguments: str) -> bytes:
-    """As strict JSON: models also write NaN, and escapes of half a character."""
+    """Encode as strict JSON. Models also write NaN and lone surrogates, which are refused."""
     try:
-        found = json.loads(arguments or "{}")
-        text = json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+        parsed = json.loads(arguments or "{}")
+        text = json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise ToolError(f"invalid arguments: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise ToolError("invalid arguments: they must be a JSON object")
     return text
 
 
 def build_tool_output(text: str, pictures: Collection[McpImage]) -> str | ToolOutput:
-    """Images that a model takes, and a line about each."""
+    """Return the text, a line about each image, and the images that a model accepts."""
     lines = [text] if text else []
     images = []
     for picture in pictures:
-        found = detect_image(picture.data)
-        if found is None:
+        info = detect_image(picture.data)
+        if info is None:
             lines.append(f"[image: {picture.media_type}, of a kind that cannot be shown]")
-        elif not found.is_fit(len(picture.data)):
-            lines.append(f"[{found}, too large to be shown]")
+        elif not info.is_fit(len(picture.data)):
+            lines.append(f"[{info}, too large to be shown]")
         else:
-            lines.append(f"[{found}]")
-            images.append(Image(found.media_type, picture.data))
-    said = "\n".join(lines)
-    return ToolOutput(said, tuple(images)) if images else said
+            lines.append(f"[{info}]")
+            images.append(Image(info.media_type, picture.data))
+    output = "\n".join(lines)
+    return ToolOutput(output, tuple(images)) if images else output

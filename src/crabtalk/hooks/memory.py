@@ -1,8 +1,8 @@
-"""remember, forget, recall: what an agent knows beyond the conversation it is in.
+"""remember, forget, recall: the tools for an agent's memory across conversations.
 
-Notes belong to whoever spoke when they were written: see memory_access. Archives come from
-compaction: they are one sender's history, and found by that sender only unless [hooks.sessions]
-lets the agent look further for its owner.
+A note belongs to the sender in whose turn it was written: see memory_access. An archive comes from
+compaction and holds one sender's history. Only that sender finds it, unless [hooks.sessions] lets
+the agent search further for its owner.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ class MemorySettings(msgspec.Struct, frozen=True):
     """An agent's [hooks.memory]."""
 
     recall_limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
-    # "author": each person's notes are their own; "agent": all are everybody's; "sender": a
-    # memory, and a file, for each sender.
+    # "author": each person sees only their own notes; "agent": all senders share all notes;
+    # "sender": each sender has a memory, and a file, of its own.
     scope: MemoryScope = "author"
 
     @classmethod
@@ -72,7 +72,7 @@ class RememberTool(AgentTool):
     aliases: list[str] | None = None
 
     async def run(self, call: ToolDispatch, hook: "MemoryHook") -> str:
-        """Cancelled, it may or may not have been kept."""
+        """Write the note. When this is cancelled, it may or may not be stored."""
         aliases = tuple(self.aliases) if self.aliases is not None else None
         access = hook.grant_sender_access(call.run.memory_owner, call.run.origin)
         async with hook.acquire_for_call(call) as memory:
@@ -92,7 +92,7 @@ class ForgetTool(AgentTool):
     note: str = msgspec.field(name="name")
 
     async def run(self, call: ToolDispatch, hook: "MemoryHook") -> str:
-        """Cancelled, it may or may not be gone."""
+        """Remove the note. When this is cancelled, it may or may not be gone."""
         access = hook.grant_sender_access(call.run.memory_owner, call.run.origin)
         async with hook.acquire_for_call(call) as memory:
             with translate_store_errors():
@@ -108,20 +108,19 @@ class RecallTool(AgentTool):
 
     query: str
     limit: Annotated[int | None, HIDDEN_FROM_MODEL] = None
-    sender: Annotated[str | None, HIDDEN_FROM_MODEL] = (
-        None  # whose notes; others' are for the owner only
-    )
+    # Whose notes to search; only the owner may search those of other senders.
+    sender: Annotated[str | None, HIDDEN_FROM_MODEL] = None
 
     async def run(self, call: ToolDispatch, hook: "MemoryHook") -> str:
-        keeper, origin = call.run.memory_owner, call.run.origin
-        limit = min(max(1, self.limit or hook.get_settings(keeper).recall_limit), MAX_LIMIT)
+        agent, origin = call.run.memory_owner, call.run.origin
+        limit = min(max(1, self.limit or hook.get_settings(agent).recall_limit), MAX_LIMIT)
         person = self.sender or origin
         if person != origin and not hook.get_owners().is_owner(origin):
             raise ToolError("permission denied: only the owner may recall the notes of others")
-        access = hook.grant_sender_access(keeper, person)
+        access = hook.grant_sender_access(agent, person)
         async with hook.acquire_for_call(call, person) as memory:
             hits = await asyncio.to_thread(memory.search, self.query, limit, access.view)
-        now, own = parse_timestamp(hook.clock.now()), hook.grant_sender_access(keeper, origin)
+        now, own = parse_timestamp(hook.clock.now()), hook.grant_sender_access(agent, origin)
         return (
             "\n---\n".join(format_entry(hit.entry, now, own) for hit in hits) or "no memories found"
         )
@@ -136,16 +135,16 @@ class MemoryHook(ToolHook):
         clock: Clock | None = None,
         owners: Callable[[], Owners] | None = None,
     ) -> None:
-        """`owners` says who the owner is now."""
+        """`owners` returns the current owners."""
         self._pool = memories
-        known = Owners() if owners is None else None
-        self.get_owners: Callable[[], Owners] = owners or (lambda: known or Owners())
+        default = Owners() if owners is None else None
+        self.get_owners: Callable[[], Owners] = owners or (lambda: default or Owners())
         self.clock = clock or Clock()
         self._settings: dict[str, MemorySettings] = {}
         self._session_scopes: dict[str, SessionScope] = {}
 
     def on_build_agent(self, agent: Agent) -> Agent:
-        """Adds when to use the tools, to the prompt of those who may. Raises AgentError."""
+        """Add guidance to the prompt of agents that have all three tools. Raises AgentError."""
         MemorySettings.from_agent(agent)
         if agent.tools and not {"recall", "remember", "forget"} <= set(agent.tools):
             return agent
@@ -163,11 +162,13 @@ class MemoryHook(ToolHook):
         return self._settings.get(agent, MemorySettings())
 
     def grant_sender_access(self, agent: str, sender: str) -> MemoryAccess:
-        """What a sender may see and change of an agent's memory. Only for the owner may an agent
-        look further than the sender's own archives."""
+        """Return what a sender may see and change in an agent's memory.
+
+        Only the owner can see archives of other senders, and only if [hooks.sessions] allows it.
+        """
         owners = self.get_owners()
-        reach = self._session_scopes.get(agent, SessionScope.SENDER)
-        sees_all = reach is not SessionScope.SENDER and owners.is_owner(sender)
+        session_scope = self._session_scopes.get(agent, SessionScope.SENDER)
+        sees_all = session_scope is not SessionScope.SENDER and owners.is_owner(sender)
         return grant_access(
             self.get_settings(agent).scope, owners, Pair(agent, sender), sees_all_archives=sees_all
         )
@@ -176,21 +177,21 @@ class MemoryHook(ToolHook):
     async def acquire_for_call(
         self, call: ToolDispatch, person: str = ""
     ) -> AsyncIterator["Memory"]:
-        """The one a call is about: that of the run's origin, or of another person. Fails with
-        ToolError."""
+        """Acquire the memory for the run's origin, or for another `person`. Raises ToolError."""
         with translate_store_errors():
             async with self.acquire(call.run.memory_owner, person or call.run.origin) as memory:
                 yield memory
 
     @asynccontextmanager
     async def acquire(self, agent: str, sender: str) -> AsyncIterator["Memory"]:
-        """What an agent remembers when it talks to a sender. Raises StoreError."""
+        """Acquire the memory an agent uses with a sender. Raises MemoryStoreError."""
         is_own = self.get_settings(agent).scope == "sender"
         async with self._pool.acquire(agent, sender if is_own else "") as memory:
             yield memory
 
     async def archive(self, pair: Pair, archive: Archive) -> None:
-        """Keeps what a compaction made; the same again changes nothing. Raises StorageError."""
+        """Store the archive of a compaction; storing it twice changes nothing. Raises
+        StorageError."""
         at = int(parse_timestamp(archive.archived_at))
         try:
             async with self.acquire(*pair) as memory:
@@ -199,7 +200,7 @@ class MemoryHook(ToolHook):
             raise StorageError(f"the archive cannot be kept: {error}") from error
 
     async def rename(self, old: str, new: str) -> None:
-        """Raises StorageError when it stays where it was."""
+        """Rename an agent's memories. Raises StorageError if they keep the old name."""
         try:
             await self._pool.rename(old, new)
         except OSError as error:
@@ -209,8 +210,10 @@ class MemoryHook(ToolHook):
 
 
 def format_entry(entry: MemoryEntry, now: float, own: MemoryAccess) -> str:
-    """An entry as an agent reads it; of an archive also what it is about, and how old it is, and of
-    a note that is not the reader's own who wrote it."""
+    """Format an entry for an agent.
+
+    An archive gets its title and age; a note of another person gets its author.
+    """
     author = "" if entry.kind is EntryKind.ARCHIVE else get_author(entry)
     head = f"## {' '.join(strip_author(entry).name.split())[:MAX_NAME_LENGTH]}"
     if author and author not in own.namespaces:
@@ -234,13 +237,13 @@ def format_age(seconds: float) -> str:
 
 
 def parse_timestamp(time: str) -> float:
-    """Seconds since 1970, from RFC 3339."""
+    """Convert an RFC 3339 time to seconds since 1970."""
     return datetime.fromisoformat(time).timestamp()
 
 
 @contextmanager
 def translate_store_errors() -> Iterator[None]:
-    """What the store refuses, as an agent is told."""
+    """Convert errors of the memory store to ToolError."""
     try:
         yield
     except EntryKindError as error:

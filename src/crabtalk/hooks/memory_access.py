@@ -1,8 +1,8 @@
-"""Memory access: which notes and archives a sender may see, and whose notes it writes.
+"""MemoryAccess: which notes and archives a sender may see, and whose notes it writes.
 
-The owner is one person, whatever sender they use, and the agent's own notes are the owner's. Every
-other sender has notes of its own. Names are looked up within a person's notes only, so a name that
-another person uses is free, and nobody learns whether it is used.
+The owner is one person, whichever sender they use, and the agent's own notes belong to the owner.
+Every other sender has its own notes. Names are looked up only among one person's notes: two people
+can use the same name, and neither learns that the other does.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -33,18 +33,18 @@ MemoryScope = Literal["author", "agent", "sender"]
 
 
 class MemoryAccess(Struct, frozen=True):
-    """`namespaces` are the authors among whose notes a name is looked up, in this order. New notes
-    go to the first."""
+    """`namespaces` are the authors whose notes are searched for a name, in this order. New notes
+    belong to the first."""
 
     view: MemoryView
     namespaces: tuple[str, ...]
 
     def find(self, memory: "Memory", name: str) -> MemoryEntry | None:
-        """The entry of that name or alias, as it is stored."""
+        """Return the stored entry of that name or alias."""
         for author in self.namespaces:
             try:
                 entry = memory.get(qualify_name(author, name))
-            except MemoryLimitError:  # nobody's note can be called that
+            except MemoryLimitError:  # too long to be the name of a note
                 continue
             if entry is not None and self.view.includes(entry):
                 return entry
@@ -53,11 +53,13 @@ class MemoryAccess(Struct, frozen=True):
         return entry if is_archive and entry is not None and self.view.includes(entry) else None
 
     def to_visible(self, entry: MemoryEntry) -> MemoryEntry:
-        """An entry as this person names it. Notes of further authors keep their stored names."""
+        """Return an entry under this person's name for it. Notes of other authors keep their stored
+        names."""
         return strip_author(entry) if get_author(entry) == self.namespaces[0] else entry
 
     def to_stored(self, entry: MemoryEntry) -> MemoryEntry:
-        """The reverse of `show`. Raises LimitError for a name that is not this person's to give."""
+        """The reverse of to_visible. Raises MemoryLimitError for a name outside this person's
+        view."""
         if self.namespaces[0] == AGENT_AUTHOR and get_author(entry):
             stored = entry
         else:
@@ -72,18 +74,18 @@ class MemoryAccess(Struct, frozen=True):
 def grant_access(
     scope: MemoryScope, owners: Owners, pair: Pair, *, sees_all_archives: bool
 ) -> MemoryAccess:
-    """What the sender of a pair may see and change of the memory of its agent."""
+    """Return what the sender of a pair may see and change in the memory of its agent."""
     agent, sender = pair.agent, pair.sender or DEFAULT_SENDER
     conversations = None if sees_all_archives else (make_log_name(Pair(agent, sender)),)
     if owners.is_owner(sender):
-        # Notes of somebody who was made an owner later are the owner's as well.
+        # A sender that became an owner later may have notes under its own name.
         named = sorted(owners.named | ({owners.account} if owners.account else set()))
         namespaces = (AGENT_AUTHOR, *map(encode_author, named))
     else:
         namespaces = (encode_author(sender),)
     if scope == "author":
         return MemoryAccess(MemoryView(namespaces, conversations), namespaces)
-    # All notes are for everybody who gets to see this memory.
+    # All senders who can use this memory share all notes.
     shared = (AGENT_AUTHOR, *(author for author in namespaces if author != AGENT_AUTHOR))
     return MemoryAccess(MemoryView(None, conversations), shared)
 
@@ -95,8 +97,8 @@ def write_note(
     content: str,
     aliases: tuple[str, ...] | None,
 ) -> None:
-    """Adds a note, or replaces the content of the person's own note of that name. Blocks. Raises
-    StoreError."""
+    """Add a note, or replace the content of the person's own note of that name. Blocks. Raises
+    MemoryStoreError."""
     from crabtalk.memory import AddEntry, UpdateEntry  # late, as the store itself
 
     known = access.find(memory, name)
@@ -109,8 +111,8 @@ def write_note(
 
 
 def forget_note(memory: "Memory", access: MemoryAccess, name: str) -> bool:
-    """Removes the person's own note. False if there is none, whatever others have. Blocks. Raises
-    StoreError."""
+    """Remove the person's own note. Returns False if there is none, even if another person has a
+    note of that name. Blocks. Raises MemoryStoreError."""
     from crabtalk.memory import RemoveEntry
 
     known = access.find(memory, name)

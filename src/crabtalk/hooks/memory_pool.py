@@ -1,6 +1,6 @@
-"""Memories: those of all agents, each opened when it is first needed, a few at a time.
+"""MemoryPool: opens the memories of all agents on first use and keeps a limited number open.
 
-An agent has one, which its conversations share; one whose file says so has one for each sender.
+An agent has one memory for all its conversations, or one for each sender if its file says so.
 """
 
 import asyncio
@@ -21,25 +21,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_OPEN = 32  # at a time, beside those in use
+MAX_OPEN = 32  # memories in the pool; more are open only while they are in use
 
 
 class MemoryStore(Protocol):
-    """Where memories are, by the names that `name_of` gives. What raises is a StoreError."""
+    """Stores memories under the names that build_memory_name returns. All methods raise
+    MemoryStoreError."""
 
     async def open(self, name: str) -> "Memory": ...
 
     async def catch_up(self, memory: "Memory") -> None:
-        """Takes in what others wrote since."""
+        """Read what other processes have written since the last call."""
         ...
 
     async def rename(self, old: str, new: str) -> None:
-        """Of an agent, all of them. Raises OSError or StorageError too."""
+        """Rename all memories of an agent. Also raises OSError or StorageError."""
         ...
 
 
 class PooledMemory(msgspec.Struct, eq=False):
-    """A memory somebody uses, or used lately."""
+    """A memory that is in use or was used recently."""
 
     memory: "Memory | None" = None
     users: int = 0
@@ -52,44 +53,44 @@ class MemoryPool:
     def __init__(
         self, opener: Path | MemoryStore, *, flush: bool = True, most: int = MAX_OPEN
     ) -> None:
-        """A directory keeps them in files, which `flush` is about."""
+        """With a directory the memories are files in it; `flush` says whether they are fsynced."""
         self._store = FileMemoryStore(opener, flush=flush) if isinstance(opener, Path) else opener
         self._max_open = most
         self._pooled: OrderedDict[str, PooledMemory] = (
             OrderedDict()
         )  # by name, longest unused first
-        self._problems: dict[str, str] = {}  # of those that were damaged when last in use
+        self._problems: dict[str, str] = {}  # by name, of memories that were damaged when last used
 
     @asynccontextmanager
     async def acquire(self, agent: str, sender: str = "") -> AsyncIterator["Memory"]:
-        """The agent's memory, or with a `sender` the one for that sender alone.
+        """Acquire the agent's memory, or the one for a `sender`.
 
-        It has all that was written before, by whomever. Its methods block: writes belong in a
-        thread. Raises StoreError when it cannot be opened.
+        It includes all earlier writes, also those of other processes. Its methods block: call
+        those that write in a thread. Raises MemoryStoreError if it cannot be opened.
         """
         name = build_memory_name(agent, sender)
-        held = self._pooled.setdefault(name, PooledMemory())
-        held.users += 1
+        pooled = self._pooled.setdefault(name, PooledMemory())
+        pooled.users += 1
         self._pooled.move_to_end(name)
         try:
-            yield await self._load_current(name, held)
+            yield await self._load_current(name, pooled)
         finally:
-            held.users -= 1
+            pooled.users -= 1
             await self._trim(self._max_open)
 
-    async def _load_current(self, name: str, held: PooledMemory) -> "Memory":
-        async with held.lock:
-            if held.memory is None:
-                held.memory = await self._store.open(name)
-                self._update_problem(name, held.memory)
-                return held.memory
-            memory = held.memory
-        # Outside, so that those who come while a database is slow wait side by side.
+    async def _load_current(self, name: str, pooled: PooledMemory) -> "Memory":
+        async with pooled.lock:
+            if pooled.memory is None:
+                pooled.memory = await self._store.open(name)
+                self._update_problem(name, pooled.memory)
+                return pooled.memory
+            memory = pooled.memory
+        # Outside the lock, so that calls during a slow database query wait in parallel.
         await self._store.catch_up(memory)
         return memory
 
     async def rename(self, old: str, new: str) -> None:
-        """What an agent remembers goes where its name goes; what is there already stays there."""
+        """Rename an agent's memories. A memory that already has the new name is kept."""
         await self._close_agent(old)
         await self._close_agent(new)
         await self._store.rename(old, new)
@@ -99,11 +100,11 @@ class MemoryPool:
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each memory with damaged entries, of those that were used."""
+        """A sentence for each memory with damaged entries, among those used so far."""
         for name in list(self._problems):
-            held = self._pooled.get(name)
-            if held is not None and held.memory is not None:
-                self._update_problem(name, held.memory)
+            pooled = self._pooled.get(name)
+            if pooled is not None and pooled.memory is not None:
+                self._update_problem(name, pooled.memory)
         return list(self._problems.values())
 
     def _update_problem(self, name: str, memory: "Memory") -> None:
@@ -114,13 +115,13 @@ class MemoryPool:
 
     def statistics(self) -> dict[str, int]:
         return {
-            "open": sum(held.memory is not None for held in self._pooled.values()),
-            "used": sum(held.users for held in self._pooled.values()),
+            "open": sum(pooled.memory is not None for pooled in self._pooled.values()),
+            "used": sum(pooled.users for pooled in self._pooled.values()),
         }
 
     async def _trim(self, most: int) -> None:
         while len(self._pooled) > most:
-            unused = [name for name, held in self._pooled.items() if not held.users]
+            unused = [name for name, pooled in self._pooled.items() if not pooled.users]
             if not unused:
                 return
             await self._close_pooled(unused[0])
@@ -130,15 +131,15 @@ class MemoryPool:
             await self._close_pooled(name)
 
     async def _close_pooled(self, name: str) -> None:
-        held = self._pooled[name]
-        async with held.lock:
-            memory, held.memory = held.memory, None
+        pooled = self._pooled[name]
+        async with pooled.lock:
+            memory, pooled.memory = pooled.memory, None
             if memory is not None:
                 self._update_problem(name, memory)
                 await asyncio.to_thread(memory.close)
-                if not held.users:
+                if not pooled.users:
                     await asyncio.to_thread(memory.unload)
-        if not held.users and self._pooled.get(name) is held:
+        if not pooled.users and self._pooled.get(name) is pooled:
             del self._pooled[name]
 
 
@@ -153,17 +154,18 @@ class FileMemoryStore:
         return await asyncio.to_thread(open_memory_file, self._build_path(name), flush=self._flush)
 
     async def catch_up(self, memory: "Memory") -> None:
-        """There are no others."""
+        """Nothing to do: no other process writes these files."""
 
     async def rename(self, old: str, new: str) -> None:
         await asyncio.to_thread(self._move_files, old, new)
 
     async def list_names(self) -> list[str]:
-        """Of all there are, also those that a crash left unfolded."""
+        """Return the names of all memories, including those that have only a journal after a
+        crash."""
         return await asyncio.to_thread(self._list_names)
 
     async def export_memory(self, name: str) -> bytes:
-        """As its file has it once all is folded in."""
+        """Return a memory as the bytes of a CRMEM file, with its journal merged in."""
         from crabtalk.memory import Memory
 
         if name not in await self.list_names():
@@ -171,7 +173,7 @@ class FileMemoryStore:
         return (await asyncio.to_thread(Memory.open_read_only, self._build_path(name))).encode()
 
     async def import_memory(self, name: str, data: bytes) -> None:
-        """Exactly what the bytes of a CRMEM file say. Raises NameTakenError where there is one."""
+        """Create a memory from the bytes of a CRMEM file. Raises NameTakenError if it exists."""
         from crabtalk.memory import Memory
 
         await asyncio.to_thread(Memory.create, self._build_path(name), data)
@@ -180,16 +182,16 @@ class FileMemoryStore:
         return self._directory / f"{name}.crmem"
 
     def _list_names(self) -> list[str]:
-        found = {
+        names = {
             str(file.relative_to(self._directory)).removesuffix(".journal").removesuffix(".crmem")
             for pattern in ("*.crmem", "*.crmem.journal")
             for file in self._directory.rglob(pattern)
             if file.is_file() and file.stat().st_size
         }
-        return sorted(found)
+        return sorted(names)
 
     def _move_files(self, old: str, new: str) -> None:
-        # The journal is there only if it could not be folded in.
+        # The journal exists only if it could not be merged into the snapshot.
         for suffix in (".crmem", ".crmem.journal", ""):
             source, target = self._directory / f"{old}{suffix}", self._directory / f"{new}{suffix}"
             if not source.exists():
@@ -202,7 +204,7 @@ class FileMemoryStore:
                     self._move_checksums(old, new)
 
     def _move_checksums(self, old: str, new: str) -> None:
-        """The checksums go where the snapshot goes, and those that were left there are replaced."""
+        """Move the checksums along with the snapshot, and replace stale ones at the target."""
         source, target = (self._directory / f"{name}.crmem.sums" for name in (old, new))
         if source.exists():
             source.replace(target)
@@ -211,15 +213,16 @@ class FileMemoryStore:
 
 
 def open_memory_file(path: Path, *, flush: bool) -> "Memory":
-    """Called in a thread, which also loads the store when the first memory is opened."""
+    """Open a memory. Call it in a thread: the first call also imports the memory store."""
     from crabtalk.memory import Memory
 
     return Memory.open(path, flush=flush)
 
 
 def build_memory_name(agent: str, sender: str = "") -> str:
-    """Of its file, without the ending. No agent's name can hold a slash.
+    """Return the name of a memory, which is its file name without the suffix.
 
-    A sender's part does not name the agent, so that it still is that when the agent is renamed.
+    No agent's name can contain a slash. The sender's part does not include the agent's name, so it
+    stays the same when the agent is renamed.
     """
     return f"{agent}/{make_log_name(Pair('', sender))}" if sender else agent

@@ -1,7 +1,7 @@
-"""Paths that agents name: where they lead, whether an agent may go there, and what is there.
+"""Resolves paths given by agents, checks access to them, and opens and replaces the files.
 
-A path is resolved and checked, and from then on its directory is held open: whoever puts a link in
-its place between the check and the use changes nothing. All of it blocks; call it in a thread.
+A path is resolved and checked, and its directory is then held open, so replacing it by a link
+between check and use has no effect. All functions block; call them in a thread.
 """
 
 import errno
@@ -17,21 +17,21 @@ from crabtalk.policy import FileAccess
 from crabtalk.runtime import ToolError
 from crabtalk.storage import Agent, AgentError
 
-# The directories an agent is confined to; none: whatever the daemon's user may use.
+# The directories an agent is confined to. Empty: it may use all that the daemon's user may use.
 Roots = tuple[Path, ...]
 
-# Enough of a directory to work in it. Where there is a choice, without the right to list it.
+# O_PATH, where the system has it, also opens directories we may not list.
 OPEN_DIRECTORY_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 OPEN_FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 CREATE_TEMPORARY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_roots(agent: Agent) -> Roots:
-    """What the agent's file says in `hooks.files.roots`. Raises AgentError."""
-    given = agent.hooks.get("files", {}).get("roots", [])
-    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
+    """Read `hooks.files.roots` of the agent's file. Raises AgentError."""
+    entries = agent.hooks.get("files", {}).get("roots", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         raise AgentError('hooks.files.roots must be a list of directories, such as ["~/notes"]')
-    return tuple(read_root(entry) for entry in given)
+    return tuple(read_root(entry) for entry in entries)
 
 
 def read_root(text: str) -> Path:
@@ -45,7 +45,7 @@ def read_root(text: str) -> Path:
 
 
 class FileIdentity(msgspec.Struct, frozen=True):
-    """What tells whether a file is still the one it was."""
+    """Equal for two looks at a file if it was neither changed nor replaced in between."""
 
     device: int
     inode: int
@@ -62,7 +62,7 @@ class PinnedFile(msgspec.Struct, frozen=True):
 
     path: Path
     directory: int
-    # A second name of a file is refused: it may be the name of one outside of the roots.
+    # Whether to refuse hard links: another name of the file may be outside the roots.
     is_single_name: bool = False
 
     @property
@@ -73,9 +73,9 @@ class PinnedFile(msgspec.Struct, frozen=True):
         return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
 
     def open(self) -> int:
-        """A descriptor to read from, which never waits. Raises ToolError unless it is a file."""
-        # Before it is opened, as opening alone can set a device off; and after, as it may be
-        # another by then.
+        """Open the file for non-blocking reads. Raises ToolError if it is not a regular file."""
+        # Checked before the open, as opening a device can have effects, and again after it, as the
+        # file may have been replaced in between.
         check_regular(self.path, self.status().st_mode)
         descriptor = os.open(self.name, OPEN_FILE_FLAGS, dir_fd=self.directory)
         try:
@@ -89,10 +89,10 @@ class PinnedFile(msgspec.Struct, frozen=True):
         return descriptor
 
     def replace(self, data: bytes, before: os.stat_result) -> FileIdentity:
-        """Other content in the file, at once or not at all; `before` is what it was until now."""
-        # Nothing of its own name in it, which may be as long as names can be.
-        aside = f".{os.urandom(8).hex()}.crabtalk"
-        descriptor = os.open(aside, CREATE_TEMPORARY_FLAGS, 0o600, dir_fd=self.directory)
+        """Replace the content atomically. Raises ToolError if the file is no longer as `before`."""
+        # The file's own name is not part of it: that may have the maximum length already.
+        temporary = f".{os.urandom(8).hex()}.crabtalk"
+        descriptor = os.open(temporary, CREATE_TEMPORARY_FLAGS, 0o600, dir_fd=self.directory)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -101,10 +101,10 @@ class PinnedFile(msgspec.Struct, frozen=True):
                 os.fsync(descriptor)
                 identity = FileIdentity.from_stat(os.fstat(descriptor))
             self._check_unchanged(FileIdentity.from_stat(before))
-            os.replace(aside, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+            os.replace(temporary, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
         except BaseException:
             with suppress(FileNotFoundError):
-                os.unlink(aside, dir_fd=self.directory)
+                os.unlink(temporary, dir_fd=self.directory)
             raise
         self._flush_directory()
         return identity
@@ -114,7 +114,7 @@ class PinnedFile(msgspec.Struct, frozen=True):
             raise ToolError(f"{self.path} changed just now; read it again, then edit it")
 
     def _flush_directory(self) -> None:
-        # The change is made; a directory that cannot be opened for this only makes it last less.
+        # The change is made already. Without the fsync it may be lost in a power failure.
         with suppress(OSError):
             descriptor = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)
             try:
@@ -124,7 +124,7 @@ class PinnedFile(msgspec.Struct, frozen=True):
 
 
 def resolve_path(path: str, cwd: Path, access: FileAccess, *, to_change: bool = False) -> Path:
-    """Where a path leads, links followed. Raises ToolError where the run may not go."""
+    """Resolve a path and its links. Raises ToolError if the run may not use it."""
     if not path or "\0" in path:
         raise ToolError("invalid arguments: path is empty or holds a NUL; give the path of a file")
     try:
@@ -137,7 +137,7 @@ def resolve_path(path: str, cwd: Path, access: FileAccess, *, to_change: bool = 
 
 @contextmanager
 def pin_file(path: Path, access: FileAccess, *, to_change: bool = False) -> Iterator[PinnedFile]:
-    """The place of a resolved path. What the file system refuses inside is a ToolError."""
+    """Hold the directory of a resolved path open. OSErrors inside become ToolErrors."""
     try:
         directory = os.open(path.parent, OPEN_DIRECTORY_FLAGS)
         try:
@@ -151,11 +151,11 @@ def pin_file(path: Path, access: FileAccess, *, to_change: bool = False) -> Iter
 
 
 def find_directory_path(directory: int, path: Path) -> Path:
-    """Where an open directory is by now."""
+    """Return the current path of an open directory."""
     try:
         return Path(f"/proc/self/fd/{directory}").readlink()
     except OSError:
-        # Not on Linux: resolve it again, and see whether that is the one we hold.
+        # Not on Linux: resolve the path again and check that it is the directory we hold open.
         real = Path(os.path.realpath(path))
         if not os.path.samestat(os.fstat(directory), real.stat()):
             raise ToolError(f"{path} changed just now; try again") from None
@@ -186,11 +186,11 @@ def check_single_name(path: Path, names: int) -> None:
 
 
 def copy_ownership(descriptor: int, before: os.stat_result) -> None:
-    """The mode of the file it replaces, and its owner as far as we may give files away."""
-    # Without the right the file is ours from now on, as everything else we make.
+    """Copy the mode of the replaced file, and its owner as far as we have the right to."""
+    # Without that right the file belongs to the daemon's user from now on.
     with suppress(OSError):
         os.fchown(descriptor, before.st_uid if os.geteuid() == 0 else -1, before.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # after it, as a new owner clears bits
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # after fchown, which clears bits
 
 
 def to_tool_error(path: Path, error: OSError) -> ToolError:

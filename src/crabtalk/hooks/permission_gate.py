@@ -1,7 +1,7 @@
-"""PermissionGate: puts each call before the policy, asks people, and carries out what they said.
+"""PermissionGate: checks each call against the policy, asks people, and applies their answers.
 
-The composite has one. It knows which agents there are and who can be asked; what is allowed is
-decided in the policy room.
+It belongs to the CompositeHook. It knows the registered agents and who can be asked; which calls
+are allowed is decided in crabtalk.policy.
 """
 
 import logging
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class RuleStore(Protocol):
-    """Remembers what people always allow in a conversation."""
+    """Stores the rules that people always allow in a conversation."""
 
     async def approve_rule(self, pair: Pair, rule: str) -> None:
-        """Raises StorageError when it cannot be remembered."""
+        """Raises StorageError if the rule cannot be stored."""
         ...
 
 
@@ -42,8 +42,8 @@ class NullRuleStore:
 
 
 class PermissionGate:
-    """`is_watched` tells whether anybody follows all events of a run and could answer a question,
-    or whether the owner could."""
+    """`is_watched` returns whether a client follows all events of a run and could answer a
+    question; with True as its second argument, whether the owner's client does."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class PermissionGate:
         return self._agents.get(name)
 
     def require_agent(self, call: ToolDispatch) -> Agent:
-        """Raises ToolError: a run that outlives its agent is confined to nothing we know."""
+        """Raises ToolError if the agent was removed while its run continues: its limits are
+        unknown then."""
         try:
             return self._agents[call.agent]
         except KeyError:
@@ -77,8 +78,8 @@ class PermissionGate:
     async def collect_asks(
         self, calls: Sequence[tuple[ToolDispatch, Sequence[str], ToolAccess]]
     ) -> "tuple[list[ApprovalQuestion], list[ApprovalQuestion]]":
-        """The approvals that calls need: of the person who speaks, and of the owner."""
-        own: dict[str, ApprovalQuestion] = {}
+        """Return the approvals that calls need: those of the sender, and those of the owner."""
+        for_sender: dict[str, ApprovalQuestion] = {}
         owners: dict[str, ApprovalQuestion] = {}
         for call, names, access in calls:
             agent = self._agents.get(call.agent)
@@ -90,28 +91,28 @@ class PermissionGate:
                 call.run, agent
             ):
                 continue
-            from crabtalk.policy import build_question  # late: most calls ask nobody
+            from crabtalk.policy import build_question  # late: most calls need no approval
 
             for_owner = self.is_for_owner(call.run, agent)
-            asked = build_question(request, verdict.reason, for_owner=for_owner)
-            # Of calls that read the same, the first is asked about; the others are refused.
-            (owners if for_owner else own).setdefault(asked.question.question, asked)
-        return list(own.values()), list(owners.values())
+            approval = build_question(request, verdict.reason, for_owner=for_owner)
+            # Of calls with the same text only the first is asked about; the others are refused.
+            (owners if for_owner else for_sender).setdefault(approval.question.question, approval)
+        return list(for_sender.values()), list(owners.values())
 
     def is_for_owner(self, run: Run, agent: Agent) -> bool:
-        """Whether a stranger set the run off, who must not allow its calls."""
+        """Whether only the owner may allow the run's calls, because a stranger started it."""
         return self.policy.find_trust_level(run, agent) is TrustLevel.STRANGER
 
     def find_unanswerable_reason(self, run: Run, agent: Agent) -> str | None:
-        """Why nobody could answer, so that asking is no use."""
+        """Return why a question would get no answer, or None if it could get one."""
         root = run.tree.root
         if root.unattended or run.unattended:
             return (
-                "it needs an approval, and nobody is there to give one; use `--mode auto`, or "
+                "it needs an approval, and no person is there to give one; use `--mode auto`, or "
                 "allow it in [permissions] of the agent's file"
             )
         for_owner = self.is_for_owner(run, agent)
-        # Whoever started the first run sees its questions, and not those of its delegates.
+        # The client that started the first run sees its questions, but not those of delegates.
         is_seen = root.attended and run is root and not for_owner
         if not is_seen and not self._is_watched(run, for_owner):
             return (
@@ -121,7 +122,7 @@ class PermissionGate:
         return None
 
     async def check(self, call: ToolDispatch, names: Sequence[str], access: ToolAccess) -> None:
-        """Waits for an approval where one is needed. Raises ToolError for what is not allowed."""
+        """Wait for an approval if the call needs one. Raises ToolError if it is not allowed."""
         agent = self.require_agent(call)
         request = self.policy.build_request(call, names, access)
         verdict = await self.policy.judge(request, agent)
@@ -138,15 +139,15 @@ class PermissionGate:
         from crabtalk.policy import build_question, compute_digest, parse_answer  # late, as above
 
         for_owner = self.is_for_owner(call.run, agent)
-        asked = build_question(request, verdict.reason, for_owner=for_owner)
-        if not self._asks.claim(call.run, asked.digest, for_owner=for_owner):
+        approval = build_question(request, verdict.reason, for_owner=for_owner)
+        if not self._asks.claim(call.run, approval.digest, for_owner=for_owner):
             raise ToolError(
-                "permission denied: nobody was asked about exactly this call; make it again, by "
-                "itself"
+                "permission denied: no question was asked about exactly this call; make it again, "
+                "by itself"
             )
         count = self._asks.question_count(call.run, for_owner=for_owner)
         reply = await self._asks.wait_for_reply(call.run, for_owner=for_owner)
-        answer = parse_answer(asked, reply, is_only_one=count == 1)
+        answer = parse_answer(approval, reply, is_only_question=count == 1)
         decision = "always" if answer.is_always else "allowed" if answer.is_allowed else "denied"
         call.run.decision_records.append(
             (
@@ -157,31 +158,32 @@ class PermissionGate:
                     "digest": compute_digest(call),
                     "decision": decision if reply is not None else "unanswered",
                     "by": "owner" if for_owner else call.run.origin,
-                    **({"rules": list(asked.rules)} if answer.is_always else {}),
+                    **({"rules": list(approval.rules)} if answer.is_always else {}),
                 },
             )
         )
         if not answer.is_allowed:
             who = "the owner" if for_owner else "the user"
-            why = "nobody allowed it in time" if reply is None else f"{who} said no"
+            why = f"{who} did not answer in time" if reply is None else f"{who} said no"
             raise ToolError(f"permission denied: {why}")
         if answer.is_always:
-            await self._remember_rules(call.run.tree.root.pair, asked.rules)
+            await self._remember_rules(call.run.tree.root.pair, approval.rules)
 
     async def _remember_rules(self, pair: Pair, rules: Sequence[str]) -> None:
         for rule in rules:
             try:
                 await self._get_rule_store().approve_rule(pair, rule)
             except StorageError as error:
-                # This once it was allowed in any case; the next call asks again.
+                # This call is allowed all the same; the next one asks again.
                 log.warning("an approval could not be remembered: %s", error)
 
     def open_owner_ask(self, run: Run, owners: "Sequence[ApprovalQuestion]") -> list[AskUser]:
-        """Opens the approvals that are the owner's. Those of the speaker go with its other
-        questions."""
+        """Open the ask for the owner. Approvals of the sender are part of its other ask."""
         if not owners:
             return []
-        return [self._asks.open_ask(run, [asked.question for asked in owners], for_owner=True)]
+        return [
+            self._asks.open_ask(run, [approval.question for approval in owners], for_owner=True)
+        ]
 
 
 class DeniedError(ToolError):
@@ -192,7 +194,7 @@ class DeniedError(ToolError):
 
 
 def check_agent_permissions(agent: Agent) -> None:
-    """Raises AgentError for a mode or permissions that cannot be meant."""
+    """Raises AgentError for an invalid mode or invalid permissions."""
     Permissions.from_agent(agent)
     if agent.mode:
         try:

@@ -1,8 +1,8 @@
-"""Running a command in a process group of its own, with an end that is certain.
+"""Runs a command in its own process group and makes sure that the group ends.
 
-Whatever way a call ends, by itself, at its time-out or because it was cancelled, its group is gone
-afterwards. A process that leaves the group (setsid) is out of reach: only a sandbox keeps those.
-Of the output, however long, a beginning and an end are kept.
+However a call ends (normally, by timeout or by cancellation), no process of the group is left. A
+process that leaves the group with setsid is not killed: only a sandbox ends those. Of long output
+only the beginning and the end are kept.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from typing import IO, cast
 
 import msgspec
 
-# Bytes of one stream that are kept.
+# Bytes kept of one stream.
 MAX_KEPT_BYTES = 48 * 1024
-# Bytes read at once: what a pipe holds.
+# Bytes read at once: the capacity of a pipe.
 READ_SIZE = 64 * 1024
-# Seconds: between SIGTERM and SIGKILL; for what SIGKILL has to bring down; for output that
-# background children still write when the shell is over.
+# Seconds: between SIGTERM and SIGKILL; for processes to end after SIGKILL; for output of
+# background children after the shell has exited.
 GRACE = 0.5
 KILL_TIMEOUT = 2.0
 LINGER = 0.2
-# Nothing tells that a group has become empty, so it is looked at this often, in seconds.
+# Seconds between checks whether a group is empty: the system does not notify us.
 POLL_INTERVAL = 0.01
 PROC_DIRECTORY = Path("/proc")
 
 
 class CommandStartError(Exception):
-    """The command was not started, with a sentence why."""
+    """A command could not be started; the text says why."""
 
 
 class OutputBuffer:
@@ -54,7 +54,7 @@ class OutputBuffer:
             del self._tail[: len(self._tail) - self._half]
 
     def text(self, limit: int = MAX_KEPT_BYTES) -> tuple[str, int]:
-        """At most `limit` bytes of it as text, and how many were left out."""
+        """Return at most `limit` bytes as text, and how many bytes were left out."""
         half = min(limit // 2, self._half)
         if self.total <= 2 * half:
             return (self._head + self._tail).decode(errors="replace"), 0
@@ -66,14 +66,14 @@ class OutputBuffer:
 
 
 def trim_partial_end(data: bytes) -> bytes:
-    """Without half a character at its end."""
+    """Remove an incomplete UTF-8 character from the end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return data[: len(data) - len(decoder.getstate()[0])]
 
 
 def trim_partial_start(data: bytes) -> bytes:
-    """Without half a character at its beginning."""
+    """Remove an incomplete UTF-8 character from the beginning."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1
@@ -81,7 +81,7 @@ def trim_partial_start(data: bytes) -> bytes:
 
 
 class CommandOutcome(msgspec.Struct, frozen=True):
-    """What a command did. The exit code is -1 if a signal ended it."""
+    """The result of a command. The exit code is -1 if a signal ended it."""
 
     stdout: OutputBuffer
     stderr: OutputBuffer
@@ -92,8 +92,11 @@ class CommandOutcome(msgspec.Struct, frozen=True):
 async def run_command(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], seconds: float
 ) -> CommandOutcome:
-    """Gives it so many seconds, and `env` as its whole environment. Raises ShellError if it cannot
-    be started. When it returns, raises or is cancelled, no process of the group is left."""
+    """Run a command for at most `seconds`, with `env` as its whole environment.
+
+    Raises CommandStartError if it cannot be started. After this returns, raises or is cancelled, no
+    process of the group is left.
+    """
     if not await asyncio.to_thread(cwd.is_dir):
         raise CommandStartError(
             f"the working directory {cwd} is not there; make it, or choose another."
@@ -113,7 +116,7 @@ async def run_command(
 
 
 class PipeReader:
-    """What comes out of a pipe, read as it comes."""
+    """Reads a pipe into a buffer as data arrives."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
@@ -141,27 +144,27 @@ class PipeReader:
 
 
 class ProcessGroup:
-    """A process and all it started, as long as they stay in its group.
+    """A process and all it starts, as long as they stay in its group.
 
-    Not one of the loop's own subprocesses: uvloop gives those sockets for pipes, which cannot be
-    opened as /dev/stdout, and descriptors that are not theirs.
+    asyncio's subprocesses are not used: uvloop gives those sockets instead of pipes, which cannot
+    be opened as /dev/stdout, and lets them inherit unrelated descriptors.
     """
 
     def __init__(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
-        """Raises OSError or ValueError for what the system does not take."""
+        """Raises OSError or ValueError if the system refuses to start the process."""
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            env=dict(env),  # all of it: nothing of the daemon's own is inherited
+            env=dict(env),  # the whole environment: nothing is inherited from the daemon
             bufsize=0,
             start_new_session=True,
         )
         self.id = self._process.pid
         self.exited = asyncio.Event()
-        # A thread for each is what works on every loop and system. It ends with the process.
+        # One thread per process works on every event loop and system. It ends with the process.
         args = (self._process, asyncio.get_running_loop(), self.exited)
         try:
             threading.Thread(target=wait_for_process, args=args, daemon=True).start()
@@ -178,14 +181,14 @@ class ProcessGroup:
         return code if code is not None and code >= 0 else -1
 
     async def drain(self, seconds: float) -> None:
-        """Waits for the end of the output, at most so long."""
+        """Wait for the end of the output, at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.stdout.closed.wait()
                 await self.stderr.closed.wait()
 
     async def terminate(self) -> None:
-        """Asks all of it to stop, and then makes it. Cancelled, it makes it at once."""
+        """Send SIGTERM, then SIGKILL. When this is cancelled, SIGKILL is sent at once."""
         try:
             await self._send_stop_signals()
             await self._wait_until_gone(KILL_TIMEOUT)
@@ -211,16 +214,16 @@ class ProcessGroup:
                     self._reap()
 
     def _reap(self) -> None:
-        """Orphans come to us if we are the first process of a container."""
+        """Reap orphans, which are our children if we are the first process of a container."""
         with suppress(ChildProcessError):
             while os.waitpid(-self.id, os.WNOHANG)[0]:
                 pass
 
     def _signal(self, number: int) -> bool:
-        """Whether there was anybody to send it to."""
+        """Send a signal. Returns whether the group still had processes we may signal."""
         try:
             os.killpg(self.id, number)
-        except (ProcessLookupError, PermissionError):  # the latter: what sudo made somebody else's
+        except (ProcessLookupError, PermissionError):  # the latter: sudo changed the user
             return False
         return True
 
@@ -229,13 +232,16 @@ def wait_for_process(
     process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, exited: asyncio.Event
 ) -> None:
     process.wait()
-    with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(exited.set)
 
 
 def is_group_alive(group: int) -> bool:
-    """Whether anybody in it is more than a corpse: the dead stay in their group until whoever
-    inherits them looks, which may take seconds. True where there is no telling."""
+    """Whether the group has a process that is not a zombie.
+
+    Zombies stay in their group until their parent reaps them, which may take seconds. Returns True
+    on systems without /proc.
+    """
     if not PROC_DIRECTORY.is_dir():
         return True
     return any(is_living_member(path, group) for path in PROC_DIRECTORY.glob("[0-9]*/stat"))
@@ -243,15 +249,15 @@ def is_group_alive(group: int) -> bool:
 
 def is_living_member(path: Path, group: int) -> bool:
     try:
-        # After the name, which may hold anything: state, parent, group.
-        state, _, its_group = path.read_bytes().rpartition(b")")[2].split()[:3]
+        # The fields after the name, which may contain anything: state, parent, group.
+        state, _, process_group = path.read_bytes().rpartition(b")")[2].split()[:3]
     except (OSError, ValueError):
-        return False  # it went while we looked
-    return int(its_group) == group and state not in (b"Z", b"X")
+        return False  # the process ended in the meantime
+    return int(process_group) == group and state not in (b"Z", b"X")
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
-    """Waits for it at most so long."""
+    """Wait for an event, at most `seconds`. Returns whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,7 +1,7 @@
-"""search_sessions: what was said before, in this conversation and others, found by its words.
+"""search_sessions: the tool for full-text search in this and other conversations.
 
-How far an agent may look is in its file: a person's own conversations, all of the agent's, or
-everybody's. What it asks for only narrows that down.
+The agent's file sets how far the agent may search: one person's conversations, all of the agent's,
+or all there are. The tool's arguments can only narrow that down.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from .tool import AgentTool, ToolHook
 from .tool_schema import HIDDEN_FROM_MODEL
 
 DEFAULT_LIMIT = 5
-DEFAULT_CONTEXT = 4  # messages before the one that was found, and after it
+DEFAULT_CONTEXT = 4  # messages shown before and after each hit
 
 
 class SessionScope(Enum):
-    """Whose conversations an agent may look through."""
+    """Which conversations an agent may search."""
 
-    SENDER = "sender"  # those of whoever it talks to, with any agent
-    AGENT = "agent"  # its own, with anybody
+    SENDER = "sender"  # those of the current sender, with any agent
+    AGENT = "agent"  # its own, with any sender
     ALL = "all"
 
 
@@ -36,7 +36,7 @@ class SessionsSettings(msgspec.Struct, frozen=True):
 
 
 def read_sessions_settings(agent: Agent) -> SessionsSettings:
-    """Raises AgentError for what cannot be meant."""
+    """Raises AgentError for invalid settings."""
     try:
         return msgspec.convert(agent.hooks.get("sessions", {}), SessionsSettings)
     except msgspec.ValidationError as error:
@@ -77,7 +77,7 @@ class SessionsHook(ToolHook):
     def __init__(
         self, index: SessionIndex, is_owner: Callable[[str], bool] = lambda sender: True
     ) -> None:
-        """Only the owner looks further than the sender's own conversations."""
+        """Senders for which `is_owner` is false only search their own conversations."""
         self.index = index
         self._is_owner = is_owner
         self._settings: dict[str, SessionsSettings] = {}
@@ -102,11 +102,12 @@ class SessionsHook(ToolHook):
         return self._settings.get(agent, SessionsSettings())
 
     def build_search_scope(self, call: ToolDispatch, agent: str, sender: str) -> SearchScope:
-        """What the call asks for, as far as it may. A delegated run is in its caller's place."""
-        reach = self._get_settings(call.run.memory_owner).scope
+        """Return the requested scope, limited to what the call may search. A delegated run has the
+        rights of its caller."""
+        allowed = self._get_settings(call.run.memory_owner).scope
         if not self._is_owner(call.run.origin):
-            reach = SessionScope.SENDER
-        match reach:
+            allowed = SessionScope.SENDER
+        match allowed:
             case SessionScope.SENDER:
                 return SearchScope(agent or None, call.run.origin)
             case SessionScope.AGENT:
@@ -116,7 +117,7 @@ class SessionsHook(ToolHook):
 
 
 def format_hit(hit: SessionHit) -> str:
-    """A hit as an agent reads it."""
+    """Format a hit for an agent."""
     lines = [
         f"## {hit.title or '(untitled)'}",
         f"session: {hit.handle} · agent: {hit.agent} · sender: {hit.sender}",

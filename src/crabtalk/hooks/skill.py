@@ -1,7 +1,7 @@
-"""Skills for agents (RFC 0036): the tool `skill`, /slash commands, and what a skill allows.
+"""SkillHook (RFC 0036): the tool `skill`, slash commands, and the limits that skills set.
 
-A skill is active from when it is loaded to the end of that run. While it is, its `allowed-tools`
-bound what the agent may call; of several active skills, each has its say.
+A skill is active from when it is loaded until the end of the run. While it is active, its
+`allowed-tools` limit which tools the agent may call; with several active skills all limits apply.
 """
 
 import asyncio
@@ -35,17 +35,14 @@ from .tool import AgentTool, ToolHook
 
 log = logging.getLogger(__name__)
 
-SCAN_MAX_AGE = (
-    2.0  # seconds for which a scan is believed, where another one would hold up everybody
-)
+SCAN_MAX_AGE = 2.0  # seconds between two scans that block the event loop
 MAX_LISTED = 40  # in a prompt, which is sent with every request
 MAX_PROBLEMS = 20
 MAX_LISTED_LENGTH = 120
 MAX_SLASH_COMMANDS = 1024  # slash commands whose turns have not begun
-FORMER_TOOL_NAME = "skill_tool"  # what the tool was called once; still answered, no longer told
-ALWAYS_ALLOWED_TOOLS = frozenset(
-    {"skill", FORMER_TOOL_NAME, "ask_user", "set_title"}
-)  # whatever a skill allows
+FORMER_TOOL_NAME = "skill_tool"  # still accepted in calls, no longer offered
+# Skills cannot forbid these.
+ALWAYS_ALLOWED_TOOLS = frozenset({"skill", FORMER_TOOL_NAME, "ask_user", "set_title"})
 
 SLASH_COMMAND = re.compile(r"\s*/([a-z0-9-]+)(.*)", re.DOTALL)
 SKILL_TAG = re.compile(r"<(?=\s*+/?\s*+skill(?![\w-]))", re.IGNORECASE)
@@ -68,8 +65,8 @@ class SkillTool(AgentTool):
 
 
 class SkillHook(ToolHook):
-    """`roots` are labels and directories; a skill in an earlier one hides those of its name in
-    later ones."""
+    """`roots` are labels and directories. A skill in an earlier root hides skills of the same name
+    in later ones."""
 
     tools = (SkillTool,)
 
@@ -78,9 +75,9 @@ class SkillHook(ToolHook):
         self._clock = clock or Clock()
         self._scanned_at: float | None = None
         self._scopes: dict[str, tuple[str, ...]] = {}  # by agent; empty: all skills
-        # What active skills allow, by run and skill; those that allow everything are left out.
+        # Tools that active skills allow, by run and skill. Skills without a limit are left out.
         self._active: dict[str, dict[str, frozenset[str]]] = {}
-        # The same for slash commands, until their turns begin, by the text they became.
+        # The same for slash commands whose turns have not begun, by the hash of the expanded text.
         self._slash_commands: OrderedDict[bytes, tuple[str, frozenset[str]]] = OrderedDict()
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
@@ -92,8 +89,8 @@ class SkillHook(ToolHook):
         self._scopes.pop(name, None)
 
     def schema(self) -> list[Schema]:
-        """Nothing where there is no skill: every request would carry it."""
-        # While none is known, looking for one costs next to nothing.
+        """Offer the tool only if there are skills, as every request carries its schema."""
+        # Scanning is cheap while there are no skills.
         return super().schema() if self._files.skills or self._scan_if_stale() else []
 
     def scoped_tools(self, agent: Agent) -> tuple[list[str], str | None]:
@@ -101,7 +98,7 @@ class SkillHook(ToolHook):
         return ["skill"], f"skills: {names}" if names else None
 
     def on_build_agent(self, agent: Agent) -> Agent:
-        """Adds the skills there are to the prompt, if the agent may load any."""
+        """Add the list of skills to the prompt, if the agent may load any."""
         known = select_skills_in_scope(agent.skills, self._scan_if_stale().values())
         if not known or (agent.tools and "skill" not in agent.tools):
             return agent
@@ -122,7 +119,7 @@ class SkillHook(ToolHook):
         )
 
     async def use(self, call: ToolDispatch, name: str) -> str:
-        """The skill of that name, with where it is; else those that have the words in them."""
+        """Return the skill of that name and its directory, else a list of skills that match."""
         await self.refresh()
         scope = self._scopes.get(call.agent)
         skill = self._files.skills.get(name)
@@ -140,11 +137,12 @@ class SkillHook(ToolHook):
         return f"skill directory: {fresh.directory}\n{body}"
 
     async def refresh(self) -> None:
-        """Looks at the disk, in a thread. Cancelled, what is known may be as before."""
+        """Scan the disk in a thread. When this is cancelled, the skills may be as before."""
         self._log_warnings(await asyncio.to_thread(self._files.scan))
 
     def _scan_if_stale(self) -> Mapping[str, Skill]:
-        """For those who cannot wait for a thread. Looks at the disk only once in a while."""
+        """Return all skills, for callers that cannot await. Scans the disk at most every
+        SCAN_MAX_AGE seconds."""
         if self._scanned_at is None or self._clock.monotonic() - self._scanned_at >= SCAN_MAX_AGE:
             self._log_warnings(self._files.scan())
         return self._files.skills
@@ -156,24 +154,26 @@ class SkillHook(ToolHook):
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with skills on the disk, a sentence each; the first few."""
+        """The first MAX_PROBLEMS problems of skills on disk, a sentence each."""
         return [f"skills: {warning}" for warning in self._files.warnings[:MAX_PROBLEMS]]
 
     # ── Slash commands ──────────────────────────────────────────────────────────────────────
 
     def preprocess(self, agent: str, content: str) -> str | None:
-        """`/name words` becomes the words, and the skill in a block that neither they nor the
-        skill itself can end or forge."""
-        found = SLASH_COMMAND.match(content)
-        if found is None or not is_in_scope(self._scopes.get(agent), found[1]):
+        """Expand `/name words` to the words and a block with the skill.
+
+        Neither the words nor the skill can close or imitate the block's tags.
+        """
+        match = SLASH_COMMAND.match(content)
+        if match is None or not is_in_scope(self._scopes.get(agent), match[1]):
             return None
-        loaded = self._load_by_name(found[1])
+        loaded = self._load_by_name(match[1])
         if loaded is None:
             return None
         skill, body = loaded
-        words = SKILL_TAG.sub("&lt;", found[2].strip())
-        place = f"skill directory: {skill.directory}\n" if has_resources(skill) else ""
-        block = f'<skill name="{skill.name}">\n{SKILL_TAG.sub("&lt;", place + body)}\n</skill>'
+        words = SKILL_TAG.sub("&lt;", match[2].strip())
+        header = f"skill directory: {skill.directory}\n" if has_resources(skill) else ""
+        block = f'<skill name="{skill.name}">\n{SKILL_TAG.sub("&lt;", header + body)}\n</skill>'
         text = f"{words}\n\n{block}" if words else block
         if allowed := list_allowed_tools(skill):
             self._slash_commands[hash_text(text)] = skill.name, allowed
@@ -183,7 +183,7 @@ class SkillHook(ToolHook):
         return text
 
     def _load_by_name(self, name: str) -> tuple[Skill, str] | None:
-        """Where the last scan saw it, or else where another one does."""
+        """Load a skill from where the last scan found it; if that fails, scan again."""
         problem: Exception | None = None
         for is_last in (False, True):
             known = self._scan_if_stale() if is_last else self._files.skills
@@ -196,27 +196,29 @@ class SkillHook(ToolHook):
             log.warning("skills: /%s was left as it is: %s", name, problem)
         return None
 
-    # ── What active skills allow ────────────────────────────────────────────────────────────
+    # ── Limits of active skills ─────────────────────────────────────────────────────────────
 
     def on_turn(self, run: Run, content: str) -> None:
-        # What a skill allows its run holds for the tasks that run delegates as well.
-        if run.parent is not None and (above := self._active.get(run.parent.run_id)):
-            self._active[run.id] = dict(above)
-        # Only what preprocess made ends like this; nothing else is worth the digest.
-        if content.endswith("</skill>") and (made := self._slash_commands.get(hash_text(content))):
-            self._activate(run, *made)
+        # The limits of a run's skills also apply to the tasks it delegates.
+        if run.parent is not None and (inherited := self._active.get(run.parent.run_id)):
+            self._active[run.id] = dict(inherited)
+        # Texts that preprocess expanded end like this; others need not be hashed.
+        if content.endswith("</skill>") and (
+            command := self._slash_commands.get(hash_text(content))
+        ):
+            self._activate(run, *command)
 
     def on_event(self, run: Run, event: Event) -> None:
         if isinstance(event, Done):
             self._active.pop(run.id, None)
 
     def _activate(self, run: Run, name: str, allowed: frozenset[str]) -> None:
-        # The first time counts: an agent that may edit the file must not free itself by that.
+        # Only the first load counts: an agent must not lift its limits by editing the file.
         if allowed and run.done is None:
             self._active.setdefault(run.id, {}).setdefault(name, allowed)
 
     def find_refusal(self, call: ToolDispatch) -> str | None:
-        """None, or the sentence that tells the agent why it may not make this call."""
+        """Return why an active skill forbids a call, or None if it is allowed."""
         if call.name in ALWAYS_ALLOWED_TOOLS:
             return None
         for name, allowed in self._active.get(call.run.id, {}).items():
@@ -226,12 +228,12 @@ class SkillHook(ToolHook):
         return None
 
     def list_sources(self) -> list[tuple[str, str]]:
-        """Names and the labels of their roots."""
+        """Return the names of all skills with the labels of their roots."""
         return [(name, skill.source) for name, skill in sorted(self._scan_if_stale().items())]
 
 
 def reload_skill(skill: Skill) -> tuple[Skill, str]:
-    """As it is on disk now. Raises SkillError and OSError."""
+    """Read a skill and its body from disk again. Raises SkillError and OSError."""
     fresh, body = read_skill(skill.directory, skill.source)
     if fresh.name != skill.name:
         raise SkillError(f"it is called {fresh.name} by now")
@@ -239,7 +241,7 @@ def reload_skill(skill: Skill) -> tuple[Skill, str]:
 
 
 def is_in_scope(scope: Sequence[str] | None, name: str) -> bool:
-    """Empty means all (RFC 0082). None is that of an agent nobody registered: it has none."""
+    """An empty scope means all skills (RFC 0082). None, for an unregistered agent, means none."""
     return scope is not None and (not scope or name in scope)
 
 
@@ -249,7 +251,7 @@ def select_skills_in_scope(scope: Sequence[str] | None, skills: Iterable[Skill])
 
 
 def has_resources(skill: Skill) -> bool:
-    """Whether it brings scripts, references or assets, which an agent needs to find."""
+    """Whether a skill has scripts, references or assets, so that the agent needs its directory."""
     try:
         with os.scandir(skill.directory) as entries:
             return any(entry.is_dir() for entry in entries)
@@ -259,8 +261,8 @@ def has_resources(skill: Skill) -> bool:
 
 def format_skill_list(skills: Sequence[Skill], words: str) -> str:
     lines = [f"{skill.name}: {' '.join(skill.description.split())}" for skill in skills]
-    found = [line for line in lines if words.lower() in line.lower()]
-    return "\n".join(found) or "no skills found"
+    matches = [line for line in lines if words.lower() in line.lower()]
+    return "\n".join(matches) or "no skills found"
 
 
 def shorten_description(skill: Skill) -> str:
@@ -269,7 +271,8 @@ def shorten_description(skill: Skill) -> str:
 
 
 def list_allowed_tools(skill: Skill) -> frozenset[str]:
-    """Names of tools, as we spell them. A pattern, as in Bash(git:*), allows the whole tool."""
+    """Return the allowed tool names in lower case. A pattern such as Bash(git:*) allows the whole
+    tool."""
     return frozenset(entry.partition("(")[0].lower() for entry in skill.allowed_tools)
 
 

@@ -1,4 +1,7 @@
-"""Skills on disk: directories with a SKILL.md, as agentskills.io defines it. No hook here."""
+"""Skills on disk: finds and parses directories with a SKILL.md, as agentskills.io defines it.
+
+The hook that uses them is in skill.py.
+"""
 
 import os
 import re
@@ -17,15 +20,15 @@ SKILL_FILE = "SKILL.md"
 MAX_FILE_BYTES = 256 * 1024  # bytes of a SKILL.md
 MAX_DEPTH = 8  # levels of directories below a root
 MOST_SKILLS = 2_000
-MOST_DIRECTORIES = 20_000  # a root may be somebody's whole checkout
+MOST_DIRECTORIES = 20_000  # a root may be a whole source tree
 
 NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-# A tool, with what a pattern in parentheses may hold: Bash(git add:*).
+# A tool with an optional pattern in parentheses: Bash(git add:*).
 ALLOWED_TOOL_PATTERN = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """What the head of a SKILL.md says. The body is read when it is asked for."""
+    """The front matter of a SKILL.md. The body is read only when the skill is used."""
 
     name: str
     description: str
@@ -40,11 +43,11 @@ class Skill(msgspec.Struct, frozen=True):
 # ── Finding ─────────────────────────────────────────────────────────────────────────────────────
 
 FileStamp = tuple[int, ...]
-SkillOrProblem = Skill | str  # or what is wrong with it
+SkillOrProblem = Skill | str  # a str says what is wrong with it
 
 
 class SkillFiles:
-    """All skills below some roots, as of the last `scan`. May be used from any thread."""
+    """All skills below some roots, as of the last `scan`. Thread-safe."""
 
     def __init__(self, roots: Sequence[tuple[str, Path]]) -> None:
         self._roots = tuple(roots)
@@ -54,9 +57,9 @@ class SkillFiles:
         self.warnings: tuple[str, ...] = ()
 
     def scan(self) -> list[str]:
-        """Looks at the disk; blocks. Returns the warnings that the last scan did not have.
+        """Search the disk; blocks. Returns the warnings that the last scan did not have.
 
-        Files that have not changed since are not read again.
+        Unchanged files are not read again.
         """
         with self._lock:
             read: dict[Path, tuple[FileStamp, SkillOrProblem]] = {}
@@ -68,19 +71,19 @@ class SkillFiles:
                         f"there are more than {MOST_SKILLS} skills; the rest is skipped"
                     )
                     break
-                stamp, found = self._read_directory(source, directory)
-                read[directory] = stamp, found
-                if isinstance(found, str):
-                    warnings.append(found)
+                stamp, skill = self._read_directory(source, directory)
+                read[directory] = stamp, skill
+                if isinstance(skill, str):
+                    warnings.append(skill)
                     continue
-                if (first := skills.setdefault(found.name, found)) is not found:
+                if (first := skills.setdefault(skill.name, skill)) is not skill:
                     warnings.append(
-                        f"{str(directory)!r} is skipped: the skill {found.name} is already in "
+                        f"{str(directory)!r} is skipped: the skill {skill.name} is already in "
                         f"{str(first.directory)!r}"
                     )
-                elif directory.name != found.name:
+                elif directory.name != skill.name:
                     warnings.append(
-                        f"{str(directory)!r} should be named {found.name}, as its skill"
+                        f"{str(directory)!r} should be named {skill.name}, as its skill"
                     )
             before = set(self.warnings)
             self._cache, self.skills, self.warnings = read, skills, tuple(warnings)
@@ -91,9 +94,9 @@ class SkillFiles:
         try:
             status = (directory / SKILL_FILE).stat()
             stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            before, found = self._cache.get(directory, ((), ""))
-            if before == stamp and (isinstance(found, str) or found.source == source):
-                return stamp, found
+            before, cached = self._cache.get(directory, ((), ""))
+            if before == stamp and (isinstance(cached, str) or cached.source == source):
+                return stamp, cached
             return stamp, read_skill(directory, source)[0]
         except SkillError as error:
             return stamp, f"{str(directory)!r} is skipped: {error}"
@@ -104,9 +107,11 @@ class SkillFiles:
 def find_skill_directories(
     roots: Sequence[tuple[str, Path]], warnings: list[str]
 ) -> Iterator[tuple[str, Path]]:
-    """Directories with a SKILL.md, those near a root first. Below one there are no others: what a
-    skill brings along is its own."""
-    seen: set[tuple[int, int]] = set()  # of devices and inodes: links may lead in circles
+    """Yield directories with a SKILL.md, those near a root first.
+
+    The directories inside a skill are not searched: they are part of that skill.
+    """
+    seen: set[tuple[int, int]] = set()  # devices and inodes, as links may form cycles
     for source, root in roots:
         waiting = deque([(root, 0)])
         while waiting:
@@ -140,8 +145,8 @@ def may_hold_skills(entry: os.DirEntry[str]) -> bool:
 
 
 def read_skill(directory: Path, source: str = "") -> tuple[Skill, str]:
-    """The skill in a directory, and its body. Raises SkillError and OSError."""
-    # Without waiting: what is called SKILL.md may be a pipe that nobody writes to.
+    """Return the skill in a directory, and its body. Raises SkillError and OSError."""
+    # Non-blocking: SKILL.md may be a pipe that has no writer.
     number = os.open(directory / SKILL_FILE, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
@@ -154,7 +159,7 @@ def read_skill(directory: Path, source: str = "") -> tuple[Skill, str]:
 
 
 def parse_skill(data: bytes, directory: Path = Path(), source: str = "") -> tuple[Skill, str]:
-    """Raises SkillError."""
+    """Return the skill and its body. Raises SkillError."""
     if len(data) > MAX_FILE_BYTES:
         raise SkillError(
             f"{SKILL_FILE} has more than {MAX_FILE_BYTES} bytes; move some of it to other files"

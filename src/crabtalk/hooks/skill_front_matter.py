@@ -1,13 +1,13 @@
-"""The head of a SKILL.md: the little YAML that the format needs.
+"""Parses the front matter of a SKILL.md: the subset of YAML that the format needs.
 
 Scalars (plain, quoted, block), lists of them, and maps of one level; every scalar is a string.
-Whatever else is met is an error of that one skill.
+Any other YAML is an error, which affects only that skill.
 """
 
 import re
 from collections.abc import Sequence
 
-MAX_LINES = 500  # in the head
+MAX_LINES = 500  # of front matter
 KEY_PATTERN = re.compile(
     r"""("[^"\\]*"|'[^']*'|[A-Za-z0-9_][\w./-]*)[ \t]*:(?:[ \t]+(.*))?""", re.ASCII
 )
@@ -18,17 +18,17 @@ DOUBLE_QUOTED = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 ESCAPE_SEQUENCE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 SIMPLE_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", " ": " ", '"': '"', "/": "/", "\\": "\\"}
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-MAX_LENGTH = 16 * 1024  # characters before the body; all heads stay in memory
+MAX_LENGTH = 16 * 1024  # characters of front matter; it stays in memory for all skills
 
 FrontMatterValue = str | list[str] | dict[str, str]
 
 
 class SkillError(Exception):
-    """A SKILL.md cannot be used, with what to write instead."""
+    """A SKILL.md cannot be used; the text says what to write instead."""
 
 
 class FrontMatterParser:
-    """The lines between the dashes, read once from first to last."""
+    """Parses the lines between the dashes in one pass."""
 
     def __init__(self, lines: list[str]) -> None:
         if len(lines) > MAX_LINES or sum(map(len, lines)) > MAX_LENGTH:
@@ -49,7 +49,7 @@ class FrontMatterParser:
         return result
 
     def _parse_value(self, rest: str) -> FrontMatterValue:
-        """What follows a key at the left edge; `rest` is what is on its line."""
+        """Parse the value of a top-level key; `rest` is the part on the key's own line."""
         if strip_comment(rest):
             return (
                 self._parse_flow_list(rest) if rest.startswith("[") else self._parse_scalar(rest, 0)
@@ -95,15 +95,15 @@ class FrontMatterParser:
 
     def _parse_key(self, line: str, indent: int) -> tuple[str, str]:
         self._at += 1
-        found = KEY_PATTERN.fullmatch(line[indent:])
-        if count_indent(line) != indent or found is None:
+        match = KEY_PATTERN.fullmatch(line[indent:])
+        if count_indent(line) != indent or match is None:
             raise self._build_error(
                 "expected `key: value`, at the same distance as the keys before"
             )
-        key, rest = found.groups(default="")
+        key, rest = match.groups(default="")
         return key[1:-1] if key[0] in "\"'" else key, rest.strip(" \t")
 
-    # Scalars. `indent` is that of the key; deeper lines belong to it.
+    # Scalars. `indent` is that of the key; lines with a deeper indent belong to the value.
 
     def _parse_scalar(self, rest: str, indent: int) -> str:
         if rest[0] in "|>":
@@ -112,7 +112,7 @@ class FrontMatterParser:
             closed = SINGLE_QUOTED if rest[0] == "'" else DOUBLE_QUOTED
             while closed.match(rest) is None:
                 line = self._lines[self._at] if self._at < len(self._lines) else "end"
-                # A \ at the end would join lines, which nobody writes here.
+                # A \ at the end would join lines in YAML; that is not supported.
                 if (closed is DOUBLE_QUOTED and rest.endswith("\\")) or (
                     line.strip() and count_indent(line) <= indent
                 ):
@@ -135,36 +135,36 @@ class FrontMatterParser:
         return text.rstrip("\n")
 
     def _parse_one_line(self, rest: str) -> str:
-        """A scalar that is all there; only a comment may follow it."""
+        """Parse a complete scalar; only a comment may follow it."""
         if rest[0] in "\"'":
-            found = (SINGLE_QUOTED if rest[0] == "'" else DOUBLE_QUOTED).match(rest)
-            if found is None or strip_comment(rest[found.end() :]):
+            match = (SINGLE_QUOTED if rest[0] == "'" else DOUBLE_QUOTED).match(rest)
+            if match is None or strip_comment(rest[match.end() :]):
                 raise self._build_error(f"the {rest[0]} is not closed where the text ends")
-            inside = found[1].replace("''", "'") if rest[0] == "'" else self._unescape(found[1])
+            inside = match[1].replace("''", "'") if rest[0] == "'" else self._unescape(match[1])
             return self._check_printable(inside)
-        # These mean something else in YAML. A colon inside does too, but is so often meant as
-        # itself, and so clearly, that it is let through.
+        # These characters have another meaning in YAML. So has a colon inside the text, but it is
+        # common in descriptions and clearly meant literally, so it is allowed.
         if rest[0] in "&*!|>%@`{}[],?" or is_list_entry(rest) or rest[0] == ":":
             raise self._build_error(f"text that starts with {rest[0]} must be in quotes")
         text = strip_comment(rest)
         return "" if text in ("~", "null") else self._check_printable(text)
 
     def _unescape(self, text: str) -> str:
-        def one(found: re.Match[str]) -> str:
-            code = found[1]
+        def replace(match: re.Match[str]) -> str:
+            code = match[1]
             if code in SIMPLE_ESCAPES:
                 return SIMPLE_ESCAPES[code]
             if len(code) == 1 or int(code[1:], 16) > 0x10FFFF:
                 raise self._build_error(f"\\{code} is not known")
             return chr(int(code[1:], 16))
 
-        return ESCAPE_SEQUENCE.sub(one, text)
+        return ESCAPE_SEQUENCE.sub(replace, text)
 
     def _parse_block(self, header: str, indent: int) -> str:
-        found = BLOCK_HEADER.fullmatch(header)
-        if found is None:
+        match = BLOCK_HEADER.fullmatch(header)
+        if match is None:
             raise self._build_error(f"{header!r} is not known; use |, |-, > or >-")
-        style, chomp, width = found[1], found[2] or found[5], found[3] or found[4]
+        style, chomp, width = match[1], match[2] or match[5], match[3] or match[4]
         lines: list[str] = []
         while self._at < len(self._lines):
             line = self._lines[self._at]
@@ -207,11 +207,11 @@ class FrontMatterParser:
                     raise self._build_error("between the entries of a list there must be commas")
                 at, after_entry = at + 1, False
                 continue
-            found = FLOW_ENTRY.match(rest, at)
-            if found is None or (found[0][0] not in "\"'" and " #" in found[0]):
+            match = FLOW_ENTRY.match(rest, at)
+            if match is None or (match[0][0] not in "\"'" and " #" in match[0]):
                 raise self._build_error("an entry of a list must be a word or a sentence")
-            result.append(self._parse_entry(found[0].strip(" \t")))
-            at, after_entry = found.end(), True
+            result.append(self._parse_entry(match[0].strip(" \t")))
+            at, after_entry = match.end(), True
         if strip_comment(rest[at + 1 :]):
             raise self._build_error("there is something after the ]")
         return result
@@ -219,7 +219,7 @@ class FrontMatterParser:
     # Lines.
 
     def _peek_line(self) -> str | None:
-        """The next line that says something."""
+        """Return the next line that is not blank or a comment."""
         while self._at < len(self._lines):
             line = self._lines[self._at]
             if strip_comment(line.strip(" \t")):
@@ -228,7 +228,7 @@ class FrontMatterParser:
         return None
 
     def _is_next_line_deeper(self, indent: int) -> bool:
-        """Whether text goes on: there is a line deeper than `indent`, maybe after empty ones."""
+        """Whether the next line that is not blank is indented deeper than `indent`."""
         for line in self._lines[self._at :]:
             if line.strip():
                 return count_indent(line) > indent
@@ -240,7 +240,7 @@ class FrontMatterParser:
         return text
 
     def _build_error(self, sentence: str) -> SkillError:
-        # The line above the head counts too.
+        # + 1 for the line of dashes above the front matter.
         return SkillError(f"line {min(self._at, len(self._lines)) + 1}: {sentence}")
 
 
@@ -250,7 +250,7 @@ FLOW_ENTRY = re.compile(
 
 
 def count_indent(line: str) -> int:
-    """Spaces only: YAML has no tabs here, so a tab is text, and out of place."""
+    """Count leading spaces. YAML does not indent with tabs, so a tab counts as text."""
     return len(line) - len(line.lstrip(" "))
 
 
@@ -260,7 +260,7 @@ def is_list_entry(line: str) -> bool:
 
 
 def has_key_colon(text: str) -> bool:
-    """One that makes a map of a text without quotes."""
+    """Whether YAML would read an unquoted text as a map because of a colon."""
     return re.search(r":(?:[ \t]|$)", text) is not None
 
 
@@ -269,7 +269,7 @@ def strip_comment(text: str) -> str:
 
 
 def join_continuation(text: str, line: str) -> str:
-    """A line break between words is a space; empty lines are kept, as one break each."""
+    """Append a line. A line break becomes a space; each empty line becomes a line break."""
     line = line.strip(" \t")
     if not line:
         return text + "\n"
@@ -277,7 +277,7 @@ def join_continuation(text: str, line: str) -> str:
 
 
 def fold_lines(lines: Sequence[str]) -> str:
-    """Lines of a > block: joined by spaces, except around those that are indented further."""
+    """Join the lines of a > block by spaces, except around lines that are indented further."""
     result: list[str] = []
     breaks, before = 0, ""
     for line in lines:

@@ -1,4 +1,4 @@
-"""set_title: an agent names its conversation, for people who look for it."""
+"""set_title: the tool with which an agent names its conversation, so that people find it."""
 
 from collections.abc import Awaitable, Callable
 from typing import ClassVar

@@ -1,6 +1,6 @@
-"""Tool: a class whose fields are what a model may say, and whose `run` carries it out.
+"""AgentTool and ToolHook: tools as classes, whose fields are the parameters a model passes.
 
-One class is schema, parser and code, so that they cannot disagree. A ToolHook owns a few of them.
+One class is schema, parser and code, so the three cannot disagree. A ToolHook owns a few of them.
 """
 
 from collections.abc import Awaitable
@@ -19,17 +19,17 @@ class AgentTool(msgspec.Struct):
     """Subclass it: the docstring is what the model reads, fields are parameters."""
 
     name: ClassVar[str] = ""
-    # What its calls touch (see crabtalk.policy.defaults), and the argument that says what exactly.
+    # The kind of access (see crabtalk.policy.defaults), and the argument that names its target.
     kind: ClassVar[str] = "other"
     target: ClassVar[str] = ""
 
     async def run(self, call: ToolDispatch, hook: Any) -> str | ToolOutput:
-        """Returns what the agent reads. Fails with ToolError."""
+        """Execute the call and return the output for the agent. Raises ToolError."""
         raise NotImplementedError
 
     @classmethod
     def parse(cls, arguments: str) -> Self:
-        """Raises ToolError for what does not fit the schema."""
+        """Raises ToolError if the arguments do not fit the schema."""
         try:
             return msgspec.json.decode(arguments or "{}", type=cls)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -38,13 +38,13 @@ class AgentTool(msgspec.Struct):
 
 @cache
 def build_tool_schema(tool: type[AgentTool]) -> Schema:
-    """What a model is told of it: made once, since every request carries it."""
+    """Return the schema for models. It is cached, since every request carries it."""
     text = " ".join((tool.__doc__ or "").split())
     return Schema(name=tool.name, description=text, parameters=build_parameters_schema(tool))
 
 
 class ToolHook(Hook):
-    """A hook made of tools. State they share lives here."""
+    """A hook made of tools. It holds the state they share."""
 
     tools: ClassVar[tuple[type[AgentTool], ...]] = ()
 
@@ -55,7 +55,8 @@ class ToolHook(Hook):
         return next((tool.kind for tool in self.tools if tool.name == name), "other")
 
     def describe_access(self, call: ToolDispatch) -> ToolAccess:
-        """Arguments that do not parse touch nothing: the call fails before it does anything."""
+        """Return the kind and target of a call. A call that does not parse has no target: it fails
+        before it does anything."""
         tool = next((tool for tool in self.tools if tool.name == call.name), None)
         if tool is None or not tool.target:
             return ToolAccess(tool.kind if tool is not None else "other")

@@ -1,7 +1,7 @@
-"""JSON Schemas for models: what msgspec says of a parameter class, without what a model can miss.
+"""JSON Schemas of tools: msgspec's schema of a parameter class, made as short as possible.
 
-Every byte of a schema is sent with every request, so references are put in place, and titles and
-empty defaults left out, and so are bounds.
+Schemas are sent with every request, so references are replaced by what they refer to, and titles,
+empty defaults and bounds are left out.
 """
 
 from typing import Any
@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 
 EMPTY_DEFAULTS: tuple[Any, ...] = (None, [], {}, "", False)
-# For a parameter that is understood but not told: a model that knows it may use it all the same.
-HIDDEN_FROM_MODEL = msgspec.Meta(extra_json_schema={"untold": True})
-# Kept by the parser, which says so when it matters.
+# Marks a parameter that is accepted but not in the schema. A model that knows it may use it.
+HIDDEN_FROM_MODEL = msgspec.Meta(extra_json_schema={"hidden": True})
+# The parser still enforces these, and reports violations.
 OMITTED_KEYS = ("title", "$defs", "minItems", "minimum", "maximum", "exclusiveMinimum")
 
 
 def build_parameters_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The schema of an object, as a tool has it."""
+    """Return the schema of a tool's parameters."""
     document = msgspec.json.schema(kind)
     schema: dict[str, Any] = compact_schema(document, document.get("$defs", {}))
-    schema.pop("description", None)  # the tool's own, sent beside it
+    schema.pop("description", None)  # sent as the tool's description already
     schema.setdefault("properties", {})
     return schema
 
@@ -32,8 +32,8 @@ def compact_schema(schema: Any, known: dict[str, Any]) -> Any:
     if "$ref" in schema:
         return compact_schema(known[schema["$ref"].rpartition("/")[2]], known)
     if options := schema.get("anyOf"):
-        # Optional is said by not being required; models need no null to leave something out.
-        # Of several forms the first is told, and the others are understood.
+        # Optional parameters are those not in `required`, so null is left out. Of several other
+        # types only the first is shown; the parser accepts all.
         real = [option for option in options if option != {"type": "null"}]
         rest = {key: value for key, value in schema.items() if key != "anyOf"}
         return compact_schema({**real[0], **rest}, known)
@@ -41,7 +41,7 @@ def compact_schema(schema: Any, known: dict[str, Any]) -> Any:
         key: value
         if key in ("enum", "default", "required")
         else {
-            n: compact_schema(entry, known) for n, entry in value.items() if "untold" not in entry
+            n: compact_schema(entry, known) for n, entry in value.items() if "hidden" not in entry
         }
         if key == "properties"
         else compact_schema(value, known)

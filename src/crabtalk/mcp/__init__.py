@@ -1,6 +1,6 @@
-"""MCP servers that agents declared: one peer per declaration, shared, in a process beside ours.
+"""MCP servers that agents declare. Equal declarations share one peer.
 
-The SDK is imported by that process only (host.py and what begins with `host_`).
+The peers run in a separate host process. Only that process imports the MCP SDK (crabtalk.mcp.host).
 """
 
 from .limits import McpLimits

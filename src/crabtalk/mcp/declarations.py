@@ -1,4 +1,4 @@
-"""Declarations: what agents' files say about servers, and when two of them mean the same peer."""
+"""Declarations of servers in agents' files: which of them share a peer, and masking of secrets."""
 
 import hashlib
 
@@ -6,14 +6,16 @@ import msgspec
 
 from crabtalk.storage import McpServerConfig
 
-# Shorter texts are no secrets, and masking them would blacken half a message.
+# Shorter texts are hardly secret, and masking them would make messages unreadable.
 SHORTEST_SECRET = 6
 MASK = "********"
 
 
 def compute_fingerprint(server: McpServerConfig) -> str:
-    """Equal for declarations that one peer can serve: its name and how it is looked after do not
-    count, its credentials do."""
+    """Return the same value for declarations that one peer can serve.
+
+    Credentials count; names, restart and idle settings do not.
+    """
     if server.url:  # the command is ignored then
         identity: list[object] = ["http", server.url, server.auth]
     else:
@@ -22,7 +24,7 @@ def compute_fingerprint(server: McpServerConfig) -> str:
 
 
 def mask_secrets(text: str, server: McpServerConfig) -> str:
-    """What a server says about itself may repeat what it was told in confidence."""
+    """Mask credentials in a text from a server, which may repeat those it was given."""
     secrets = [server.auth, server.auth.partition(" ")[2], *server.env.values()]
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SHORTEST_SECRET:

@@ -1,7 +1,7 @@
-"""Link: the daemon's end of the pipe to the host, and the life of that process.
+"""HostSupervisor: starts and stops the MCP host process, and exchanges messages with it.
 
-The host is started by the first thing there is to tell it. When it is gone, so is every server it
-had started, whatever became of the host.
+The host is started when the first server is to be opened. When it ends, for whatever reason, all
+servers it had started are killed.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from .messages import (
 log = logging.getLogger(__name__)
 
 READ_AHEAD = 1024 * 1024
-# What letting go of all servers may take, then what is left of the host.
+# Seconds for the host to close all servers, then for the host to end after it is killed.
 CLOSE_TIMEOUT = 3.0
 KILL_TIMEOUT = 1.0
 MAX_KEPT_LINES = 3
@@ -38,31 +38,36 @@ LONGEST_LINE = 500
 
 
 class HostSupervisor:
-    """`hear` is told what the host says, `died` once for each host that is gone unasked."""
+    """`on_message` gets each message of the host. `on_death` is called once for each host that ends
+    unexpectedly."""
 
-    def __init__(self, hear: Callable[[FromHost], None], died: Callable[[str], None]) -> None:
-        self._on_message = hear
-        self._on_death = died
+    def __init__(
+        self, on_message: Callable[[FromHost], None], on_death: Callable[[str], None]
+    ) -> None:
+        self._on_message = on_message
+        self._on_death = on_death
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._unsent_frames: list[bytes] = []  # until it runs
+        self._unsent_frames: list[bytes] = []  # until the host runs
         self._server_pids: dict[int, int] = {}  # of process groups, by peer
         self._stderr_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
         self._is_closed = False
 
     @property
     def pid(self) -> int | None:
-        """The host's, while there is one."""
+        """The host's process id while it runs."""
         return self._process.pid if self._process is not None else None
 
     @property
     def server_pids(self) -> list[int]:
-        """The processes it has started, and those lead groups of their own."""
+        """The server processes of the host; each leads its own process group."""
         return list(self._server_pids.values())
 
     def send(self, message: ToHost) -> None:
-        """Starts the host if there is none and a server is to be opened; without one, there is
-        nobody to tell anything else. Raises FrameError for what is too large."""
+        """Send a message. Raises HostFrameError if it is too large.
+
+        Without a host, OpenPeer starts one; other messages are dropped.
+        """
         frame = encode_frame(message)
         if self._is_closed:
             return
@@ -76,13 +81,13 @@ class HostSupervisor:
             self._task = asyncio.ensure_future(self._run())
 
     def kill(self) -> None:
-        """It does not answer; another takes its place."""
+        """Kill a host that does not answer. The next OpenPeer starts another."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
     async def close(self) -> None:
-        """No host, no server and nothing they started is left."""
+        """Stop the host, all servers and everything they started."""
         self._is_closed = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
@@ -100,15 +105,15 @@ class HostSupervisor:
         reason = "it ended"
         try:
             process = await self._start()
-            listening = asyncio.ensure_future(self._read_stderr(process))
+            stderr_task = asyncio.ensure_future(self._read_stderr(process))
             try:
                 reason = await self._read_messages(process)
             finally:
                 self.kill()
                 self._process = None
                 await process.wait()
-                await asyncio.wait([listening], timeout=KILL_TIMEOUT)
-                listening.cancel()
+                await asyncio.wait([stderr_task], timeout=KILL_TIMEOUT)
+                stderr_task.cancel()
         except OSError as error:
             reason = f"it cannot be started: {error.strerror or error}"
         except HostFrameError as error:
@@ -117,34 +122,34 @@ class HostSupervisor:
             self._unsent_frames.clear()
             self._kill_servers()
             if not self._is_closed:
-                said = f" ({' | '.join(self._stderr_lines)})" if self._stderr_lines else ""
-                log.error("the host of MCP servers is gone: %s%s", reason, said)
-                self._on_death(f"the host process of MCP servers is gone: {reason}{said}")
+                output = f" ({' | '.join(self._stderr_lines)})" if self._stderr_lines else ""
+                log.error("the host of MCP servers is gone: %s%s", reason, output)
+                self._on_death(f"the host process of MCP servers is gone: {reason}{output}")
 
     async def _start(self) -> asyncio.subprocess.Process:
-        # -P: a folder called `mcp` where the daemon was started must not be taken for the SDK.
-        # A session of its own: Ctrl+C in a terminal is the daemon's to handle.
+        # -P: a folder `mcp` in the daemon's working directory must not be imported as the SDK.
+        # Its own session: Ctrl+C in a terminal is only for the daemon.
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "crabtalk.mcp.host.main"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # Neither the host nor a server of it has any use for the keys of model providers.
+            # Neither the host nor its servers need the keys of model providers.
             env=build_child_environment((*NETWORK_VARIABLES, *INTERPRETER_VARIABLES)),
             start_new_session=True,
             limit=READ_AHEAD,
         )
         self._process = process
         self._stderr_lines.clear()
-        assert process.stdin is not None  # noqa: S101 - it was asked for
+        assert process.stdin is not None  # noqa: S101 - it was requested above
         process.stdin.write(b"".join(self._unsent_frames))
         self._unsent_frames.clear()
-        if self._is_closed:  # while it was started
+        if self._is_closed:  # closed while the host was starting
             process.stdin.close()
         return process
 
     async def _read_messages(self, process: asyncio.subprocess.Process) -> str:
-        """Until it says no more; then how it ended."""
+        """Handle messages until the host closes its output. Returns how it ended."""
         assert process.stdout is not None  # noqa: S101
         decoder = msgspec.msgpack.Decoder(FromHost)
         while (message := await read_frame(process.stdout, decoder)) is not None:
@@ -175,7 +180,7 @@ class HostSupervisor:
         while True:
             try:
                 line = await process.stderr.readline()
-            except ValueError:  # a line longer than anybody writes
+            except ValueError:  # the line is longer than READ_AHEAD
                 continue
             if not line:
                 return

@@ -1,4 +1,4 @@
-"""The bounds on peers, so that no server holds up an agent or fills the memory."""
+"""Limits for peers, so that no server blocks an agent or fills the memory."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from crabtalk.runtime import require_positive_integers
 
 @dataclass(frozen=True, slots=True)
 class McpLimits:
-    # Peers at once; one more is a failure that says so.
+    # Peers at once; starting one more fails.
     mcp_peers: int = 256
-    # Seconds for starting a server and hearing what it offers.
+    # Seconds for starting a server and listing its tools.
     mcp_connect_seconds: int = 30
-    # Seconds for the answer to a call; each word about its progress begins them anew.
+    # Seconds for the answer to a call; each progress message restarts them.
     mcp_call_seconds: int = 120
     # Calls at once, of all agents together.
     mcp_calls: int = 1024
-    # Seconds an agent's first turn waits for servers that are still being connected.
+    # Seconds an agent's first turn waits for servers that are still connecting.
     mcp_wait_seconds: int = 3
 
     def __post_init__(self) -> None:

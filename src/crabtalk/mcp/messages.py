@@ -1,7 +1,7 @@
-"""What goes over the pipe between the daemon and the host of its peers, and how it is framed.
+"""The messages between the daemon and the MCP host process, and their framing.
 
-A frame is a 32-bit big-endian length and that many bytes of MessagePack. Peers and calls have
-numbers that are never used twice, so that what arrives late is recognised as such.
+A frame is a 32-bit big-endian length and that many bytes of MessagePack. Numbers of peers and calls
+are never reused, so that late messages are recognised.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import msgspec
 
-# Above what a server may send in one message (host side) by what the envelope adds.
+# The limit for one message of a server (see host), plus room for the envelope.
 LARGEST_FRAME = 24 * 1024 * 1024
 HEADER = struct.Struct(">I")
 
 
 class McpTool(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool as its server describes it. The hints are claims of the server's, no more."""
+    """A tool as its server describes it. The hints are claims of the server, not facts."""
 
     name: str
     description: str = ""
@@ -32,7 +32,7 @@ class McpTool(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OpenPeer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Start a server, or connect to one, and keep it. `tokens` is a file for what OAuth grants."""
+    """Start a server or connect to one, and keep it. `tokens` is a file for OAuth tokens."""
 
     peer: int
     timeout: float
@@ -45,13 +45,13 @@ class OpenPeer(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class ClosePeer(msgspec.Struct, frozen=True, tag=True):
-    """Let go of a peer; nothing is heard of it afterwards."""
+    """Close a peer. No messages about it follow, except the results of its calls."""
 
     peer: int
 
 
 class CallTool(msgspec.Struct, frozen=True, tag=True):
-    """Call a tool. `timeout` is for the answer, and begins anew with each word about progress."""
+    """Call a tool. `timeout` is for the answer, and restarts with each progress message."""
 
     call: int
     peer: int
@@ -61,7 +61,7 @@ class CallTool(msgspec.Struct, frozen=True, tag=True):
 
 
 class CancelCall(msgspec.Struct, frozen=True, tag=True):
-    """Nobody waits for a call any more."""
+    """Cancel a call whose result is no longer needed."""
 
     call: int
 
@@ -70,28 +70,28 @@ class CancelCall(msgspec.Struct, frozen=True, tag=True):
 
 
 class ServerSpawned(msgspec.Struct, frozen=True, tag=True):
-    """A server's process, which leads a group of its own; `pid` 0 when all of that is gone."""
+    """A server's process has started; it leads its own process group. `pid` 0: that is gone."""
 
     peer: int
     pid: int
 
 
 class AuthorizationNeeded(msgspec.Struct, frozen=True, tag=True):
-    """A person must open `url` before the peer can go on."""
+    """A person must open `url` before the peer can connect."""
 
     peer: int
     url: str
 
 
 class PeerTools(msgspec.Struct, frozen=True, tag=True):
-    """The peer is connected, and these are its tools now."""
+    """The peer is connected, and these are its current tools."""
 
     peer: int
     tools: tuple[McpTool, ...]
 
 
 class PeerLost(msgspec.Struct, frozen=True, tag=True):
-    """The peer could not be connected, or is no more. `is_final`: trying again does not help."""
+    """The peer could not be connected, or was lost. `is_final`: a retry would fail as well."""
 
     peer: int
     error: str
@@ -99,8 +99,7 @@ class PeerLost(msgspec.Struct, frozen=True, tag=True):
 
 
 class McpProgress(msgspec.Struct, frozen=True, tag=True):
-    """A call is being carried out. `text` is what its server says about that, on one line; it is
-    empty when there is nothing in it for anybody."""
+    """The progress of a call. `text` is the server's message on one line; it may be empty."""
 
     call: int
     text: str
@@ -114,7 +113,7 @@ class McpImage(msgspec.Struct, frozen=True):
 
 
 class McpCallResult(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """What a tool answered."""
+    """The result of a tool call."""
 
     call: int
     text: str
@@ -123,7 +122,7 @@ class McpCallResult(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class McpCallFailure(msgspec.Struct, frozen=True, tag=True):
-    """A call came to nothing. `is_unheard`: the server never saw it, so it may be made again."""
+    """A call failed. `is_unheard`: the server never received it, so it can safely be repeated."""
 
     call: int
     error: str
@@ -144,11 +143,11 @@ T = TypeVar("T")
 
 
 class HostFrameError(Exception):
-    """The other side does not keep to the frames."""
+    """A frame is too large or cannot be decoded."""
 
 
 def encode_frame(message: ToHost | FromHost) -> bytes:
-    """Raises FrameError for what is too large to be sent."""
+    """Raises HostFrameError if the message is too large."""
     data = msgspec.msgpack.encode(message)
     if len(data) > LARGEST_FRAME:
         raise HostFrameError(f"a frame of {len(data)} bytes; at most {LARGEST_FRAME} fit")
@@ -156,7 +155,7 @@ def encode_frame(message: ToHost | FromHost) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[T]) -> T | None:
-    """The next message; None at the end. Raises FrameError for anything else."""
+    """Return the next message, or None at the end of the stream. Raises HostFrameError."""
     try:
         (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
         if length > LARGEST_FRAME:

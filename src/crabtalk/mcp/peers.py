@@ -1,7 +1,7 @@
-"""Peers: who declared which server, what state each is in, and what is to be done about it.
+"""PeerRegistry: which agents declared which servers, and the state of each.
 
-Bookkeeping only. Each method is something that happened; it returns what follows, for somebody
-else to carry out. One peer serves everybody who declared the same.
+It does no I/O. Each method handles an event and returns effects, which McpServerManager applies.
+One peer serves all agents with an equal declaration.
 """
 
 import itertools
@@ -16,10 +16,10 @@ from crabtalk.storage import McpServerConfig
 from .declarations import compute_fingerprint, mask_secrets
 from .messages import McpTool
 
-# Seconds before a peer that was lost is tried again: doubled each time, up to the longest.
+# Seconds before a lost peer is retried: doubled each time, up to LONGEST_DELAY.
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 60.0
-# Connected for so many, it counts as well again.
+# After this many seconds of connection the delay starts from FIRST_DELAY again.
 STEADY_SECONDS = 30.0
 
 
@@ -32,13 +32,13 @@ class PeerStatus(Enum):
 
 
 class PeerOwner(NamedTuple):
-    """Who declared a server: an agent, and what it calls it."""
+    """The agent that declared a server, and its name for the server."""
 
     agent: str
     name: str
 
 
-# ── What follows ───────────────────────────────────────────────────────────────────────────────
+# ── Effects ────────────────────────────────────────────────────────────────────────────────────
 
 
 class StartPeer(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class StopPeer(msgspec.Struct, frozen=True):
 
 
 class ScheduleRetry(msgspec.Struct, frozen=True):
-    """Say `due` with both, after so many seconds."""
+    """Call handle_retry_due with both, `after` seconds later."""
 
     peer: str
     number: int
@@ -59,14 +59,14 @@ class ScheduleRetry(msgspec.Struct, frozen=True):
 
 
 class ScheduleIdleCheck(msgspec.Struct, frozen=True):
-    """Say `unused` with it, after so many seconds."""
+    """Call check_idle with the peer, `after` seconds later."""
 
     peer: str
     after: float
 
 
 class PeerStateChanged(msgspec.Struct, frozen=True):
-    """To be told to whoever listens. `error` of one that is connecting says what it waits for."""
+    """An event for subscribers. With status CONNECTING, `error` says what the peer waits for."""
 
     status: PeerStatus
     agent: str
@@ -86,15 +86,15 @@ class Peer(msgspec.Struct):
     owners: dict[PeerOwner, McpServerConfig] = {}
     status: PeerStatus = PeerStatus.UNKNOWN
     error: str = ""
-    tools: tuple[McpTool, ...] = ()  # as last heard
+    tools: tuple[McpTool, ...] = ()  # as last reported
     number: int = 0  # of its latest start
-    is_idle: bool = False  # stopped for want of use
+    is_idle: bool = False  # stopped because it was not used
     was_settled: bool = False  # has been connected or failed since it was declared
     failures: int = 0
-    connected_at: float = 0.0  # connected
+    connected_at: float = 0.0
     last_used: float = 0.0
-    running_calls: int = 0  # under way
-    is_idle_check_due: bool = False  # for want of use
+    running_calls: int = 0
+    is_idle_check_due: bool = False  # a check is scheduled
 
     @property
     def is_offered(self) -> bool:
@@ -107,7 +107,7 @@ class Peer(msgspec.Struct):
 
     @property
     def idle_timeout(self) -> float | None:
-        """The longest of its owners'; None as soon as one of them wants it kept."""
+        """The longest timeout of its owners; None if one of them has none."""
         longest = 0.0
         for server in self.owners.values():
             if server.idle_timeout is None:
@@ -116,7 +116,6 @@ class Peer(msgspec.Struct):
         return longest
 
     def begin_call(self) -> None:
-        """A call is under way."""
         self.running_calls += 1
 
     def end_call(self, now: float) -> None:
@@ -128,13 +127,13 @@ class PeerRegistry:
     def __init__(self, most: int = 256) -> None:
         self._max_peers = most
         self._peers: dict[str, Peer] = {}
-        self._declared: dict[str, dict[str, str]] = {}  # agent, name, peer; as declared
-        self._replaced: dict[PeerOwner, str] = {}  # serves until its successor has been connected
+        self._declared: dict[str, dict[str, str]] = {}  # agent → name → peer id, as declared
+        self._replaced: dict[PeerOwner, str] = {}  # old peers that serve until the new one connects
         self._started: dict[int, str] = {}
         self._numbers = itertools.count(1)
-        self.version = 0  # of everything an agent's tools follow from
+        self.version = 0  # changes with everything that agents' tools depend on
 
-    # ── What there is ───────────────────────────────────────────────────────────────────────
+    # ── States ──────────────────────────────────────────────────────────────────────────────
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -143,42 +142,42 @@ class PeerRegistry:
         return self._peers.get(peer)
 
     def list_serving(self, agent: str) -> list[tuple[str, Peer]]:
-        """An agent's peers by the names it gave them, as declared. While a changed declaration is
-        being connected, what it replaces."""
-        found = []
+        """Return an agent's peers with their names, as declared. While the peer of a changed
+        declaration connects, the old peer stands in for it."""
+        serving = []
         for name, current in self._declared.get(agent, {}).items():
             peer = self._peers[current]
             before = self._peers.get(self._replaced.get(PeerOwner(agent, name), ""))
-            found.append((name, before if before is not None and before.is_offered else peer))
-        return found
+            serving.append((name, before if before is not None and before.is_offered else peer))
+        return serving
 
     def list_states(self) -> Iterator[tuple[PeerOwner, Peer]]:
-        """Everything that is declared, and how it is."""
+        """Yield all declared servers with their peers."""
         for agent, names in self._declared.items():
             for name, peer in names.items():
                 yield PeerOwner(agent, name), self._peers[peer]
 
     def snapshot(self) -> list[PeerStateChanged]:
-        """The same, for whoever has missed it."""
+        """Return the states of all declared servers as events."""
         return [self._build_state_change(owner, peer) for owner, peer in self.list_states()]
 
     def is_settled(self, agent: str) -> bool:
-        """Whether each of its servers has been connected, or has failed, at least once, or is
-        stood in for meanwhile."""
+        """Whether each server of an agent has connected or failed at least once, or is still served
+        by the peer it replaces."""
         return all(
             self._peers[peer].was_settled or PeerOwner(agent, name) in self._replaced
             for name, peer in self._declared.get(agent, {}).items()
         )
 
     def is_awaiting_first_report(self, number: int) -> bool:
-        """Whether nothing was said of a start yet, though it is still wanted."""
+        """Whether a start that is still needed has not been reported on yet."""
         peer = self._find_started(number)
         return peer is not None and peer.status is PeerStatus.CONNECTING and not peer.error
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
     def declare(self, agent: str, servers: Sequence[McpServerConfig]) -> list[PeerEffect]:
-        """All an agent has from now on. One that failed is tried again by being declared again."""
+        """Set all servers of an agent. Declaring a failed server again retries it."""
         before = self._declared.pop(agent, {})
         now = {server.name: compute_fingerprint(server) for server in servers}
         if now:
@@ -195,7 +194,7 @@ class PeerRegistry:
         return effects
 
     def release(self, agent: str) -> list[PeerEffect]:
-        """It is no more, or is called something else by now."""
+        """Remove an agent that was deleted or renamed."""
         return self.declare(agent, ())
 
     def _join(
@@ -221,7 +220,8 @@ class PeerRegistry:
     def _serve_until_replaced(
         self, owner: PeerOwner, before: str, effects: list[PeerEffect]
     ) -> None:
-        """The one before serves on. Changed twice in a row, the oldest does: it is connected."""
+        """Let the old peer serve on. After two changes in a row the oldest one does, as only that
+        is connected."""
         if owner in self._replaced:
             effects += self._drop(owner, before)
         else:
@@ -229,8 +229,8 @@ class PeerRegistry:
 
     def _leave(self, owner: PeerOwner, peer: str) -> list[PeerEffect]:
         effects = self._drop(owner, peer)
-        if (faded := self._replaced.pop(owner, None)) is not None:
-            effects += self._drop(owner, faded)
+        if (replaced := self._replaced.pop(owner, None)) is not None:
+            effects += self._drop(owner, replaced)
         return effects
 
     def _drop(self, owner: PeerOwner, id_: str) -> list[PeerEffect]:
@@ -247,7 +247,7 @@ class PeerRegistry:
     # ── Peers ───────────────────────────────────────────────────────────────────────────────
 
     def handle_tools(self, number: int, tools: Sequence[McpTool], now: float) -> list[PeerEffect]:
-        """It is connected, or says anew what it offers."""
+        """A peer has connected, or its tools have changed."""
         peer = self._find_started(number)
         if peer is None:
             return []
@@ -264,7 +264,7 @@ class PeerRegistry:
         ]
 
     def handle_authorization(self, number: int, sentence: str) -> list[PeerEffect]:
-        """A person is needed."""
+        """A peer waits for the authorization of a person."""
         peer = self._find_started(number)
         if peer is None:
             return []
@@ -274,7 +274,8 @@ class PeerRegistry:
     def handle_lost(
         self, number: int, error: str, now: float, *, is_final: bool = False, is_ours: bool = False
     ) -> list[PeerEffect]:
-        """It could not be connected, or is no more. What is our own fault is always mended."""
+        """A peer could not be connected, or was lost. With `is_ours` (the host process failed) it
+        is always retried."""
         peer = self._find_started(number)
         if peer is None:
             return []
@@ -296,7 +297,7 @@ class PeerRegistry:
         return effects
 
     def handle_host_lost(self, error: str, now: float) -> list[PeerEffect]:
-        """All of them at once."""
+        """All peers were lost with the host process."""
         return [
             effect
             for number in list(self._started)
@@ -305,26 +306,26 @@ class PeerRegistry:
         ]
 
     def handle_retry_due(self, id_: str, number: int) -> list[PeerEffect]:
-        """Time to try again, unless that has been done."""
+        """Retry a peer, unless it was restarted already."""
         peer = self._peers.get(id_)
         if peer is None or peer.status is not PeerStatus.FAILED or peer.number != number:
             return []
         return self._start(peer)
 
     def retry_failed(self) -> list[PeerEffect]:
-        """All that failed, at once."""
+        """Start all failed peers."""
         failed = [peer for peer in self._peers.values() if peer.status is PeerStatus.FAILED]
         return [effect for peer in failed for effect in self._start(peer)]
 
     # ── Use ─────────────────────────────────────────────────────────────────────────────────
 
     def wake_idle(self, id_: str) -> list[PeerEffect]:
-        """Somebody is about to call it: one that was stopped for want of use comes back."""
+        """Restart an idle peer before a call."""
         peer = self._peers.get(id_)
         return self._start(peer) if peer is not None and peer.is_idle else []
 
     def check_idle(self, id_: str, now: float) -> list[PeerEffect]:
-        """Whether it still is of use."""
+        """Stop a peer that has not been used for its idle timeout."""
         peer = self._peers.get(id_)
         if peer is None:
             return []
@@ -347,10 +348,10 @@ class PeerRegistry:
         peer.is_idle_check_due = True
         return [ScheduleIdleCheck(peer.id, timeout if after is None else after)]
 
-    # ── Steps all of them take ──────────────────────────────────────────────────────────────
+    # ── Shared steps ────────────────────────────────────────────────────────────────────────
 
     def _find_started(self, number: int) -> Peer | None:
-        """None for what is said of a start that was given up."""
+        """Return the peer of a start, or None if that start was abandoned."""
         return self._peers.get(self._started.get(number, ""))
 
     def _start(self, peer: Peer) -> list[PeerEffect]:
@@ -369,12 +370,12 @@ class PeerRegistry:
         return [StartPeer(peer.number, peer.server), *self._build_state_changes(peer)]
 
     def _release_replaced(self, peer: Peer) -> list[PeerEffect]:
-        """What it replaces is not needed any more."""
+        """Drop the peers that this one replaces."""
         effects: list[PeerEffect] = []
         for owner in list(peer.owners):
             is_current = self._declared.get(owner.agent, {}).get(owner.name) == peer.id
-            if is_current and (faded := self._replaced.pop(owner, None)) is not None:
-                effects += self._drop(owner, faded)
+            if is_current and (replaced := self._replaced.pop(owner, None)) is not None:
+                effects += self._drop(owner, replaced)
         return effects
 
     def _build_state_changes(self, peer: Peer) -> list[PeerEffect]:

@@ -1,14 +1,14 @@
-"""Port files: servers that were started by somebody else, found in the run directory (RFC 0043).
+"""PortFileWatcher: finds MCP servers of other components in the run directory (RFC 0043).
 
-`<name>.port` holds the number of a port on this machine, where the component of that name serves
-MCP. Files that come, go or change are noticed within a second; the component is not ours to start.
+`<name>.port` contains the port on this machine where the component of that name serves MCP. New,
+removed and changed files are noticed within a second. Components are not started from here.
 """
 
 import asyncio
 import logging
 from pathlib import Path
 
-# Not from the room as a whole: that also has what loads the SDK.
+# Not from crabtalk.service itself, which also loads the SDK.
 from crabtalk.service.port_file import LOOPBACK, PortFileContent, is_port_open, list_port_files
 from crabtalk.storage import McpServerConfig
 
@@ -22,7 +22,7 @@ MAX_FILES = 64
 
 
 class PortFileWatcher:
-    """What it finds belongs to everybody. `close` ends the watch, not the components."""
+    """Declares the servers it finds for all agents. `close` stops watching, not the components."""
 
     def __init__(self, home: Path, mcp: McpServerManager, interval: float = INTERVAL) -> None:
         self._home = home
@@ -49,30 +49,32 @@ class PortFileWatcher:
             await asyncio.sleep(self._interval)
 
     async def scan(self) -> None:
-        """Takes note of what there is now."""
+        """Read the port files and declare the servers that listen."""
         files = {file.name: file for file in list_port_files(self._home)[:MAX_FILES]}
-        found = {
-            name: said for name, file in files.items() if (said := file.read_content()) is not None
+        contents = {
+            name: content
+            for name, file in files.items()
+            if (content := file.read_content()) is not None
         }
-        self._stale = {name: old for name, old in self._stale.items() if found.get(name) == old}
+        self._stale = {name: old for name, old in self._stale.items() if contents.get(name) == old}
         failed = {
             owner.name
             for owner, peer in self._mcp.list_states()
             if owner.agent == ALL_AGENTS and peer.status is PeerStatus.FAILED
         }
-        serving = {name: old for name, old in self._serving.items() if found.get(name) == old}
-        for name, said in found.items():
-            if said == self._stale.get(name) or (name in serving and name not in failed):
+        serving = {name: old for name, old in self._serving.items() if contents.get(name) == old}
+        for name, content in contents.items():
+            if content == self._stale.get(name) or (name in serving and name not in failed):
                 continue
-            if await asyncio.to_thread(is_port_open, said.port):
-                serving[name] = said
+            if await asyncio.to_thread(is_port_open, content.port):
+                serving[name] = content
             else:
                 serving.pop(name, None)
-                self._stale[name] = said
+                self._stale[name] = content
                 log.warning(
-                    "%s names port %d, but nobody listens there; it is ignored until it changes",
+                    "%s names port %d, but nothing listens there; it is ignored until it changes",
                     files[name].path,
-                    said.port,
+                    content.port,
                 )
         if serving != self._serving:
             self._serving = serving
@@ -82,5 +84,5 @@ class PortFileWatcher:
             )
 
 
-def build_component_server(name: str, found: PortFileContent) -> McpServerConfig:
-    return McpServerConfig(name=name, url=f"http://{LOOPBACK}:{found.port}/mcp")
+def build_component_server(name: str, content: PortFileContent) -> McpServerConfig:
+    return McpServerConfig(name=name, url=f"http://{LOOPBACK}:{content.port}/mcp")

@@ -1,7 +1,7 @@
-"""Mcp: the servers agents declared, as hooks and the daemon use them.
+"""McpServerManager: the servers that agents declare, for hooks and the daemon.
 
-It carries out what the bookkeeping (peers.py) decides, through the host (link.py). Nothing here
-waits for a server but `call` and `settled`, and both have deadlines.
+It applies the effects that the PeerRegistry (peers.py) returns, through the host process
+(host_supervisor.py). Only `call` and `wait_until_settled` wait for a server; both have deadlines.
 """
 
 import asyncio
@@ -51,25 +51,25 @@ log = logging.getLogger(__name__)
 
 ProgressCallback = Callable[[McpProgress], None]
 
-# Whose servers are everybody's: those that were found, not declared.
+# The owner of servers that all agents may use: those that were discovered, not declared.
 ALL_AGENTS = ""
-# What the host has on top of a deadline before it is taken for dead.
+# Seconds the host may exceed a deadline before it is considered dead.
 GRACE = 5.0
-# The same for connecting, when the host may have to be started first, on a busy machine.
+# The same for connecting: on a busy machine the host may have to be started first.
 START_TIMEOUT = 60.0
 NO_LONGER_DECLARED = "the server is no longer declared"
-# Characters of what a server says about the progress of a call.
+# Characters of a progress message.
 MAX_PROGRESS_LENGTH = 500
-# What a server that was just lost has to come back in, for a call it never heard.
+# Seconds to wait for a server that was just lost, for a call it never received.
 RECONNECT_TIMEOUT = 10.0
 
 
 class McpCallError(Exception):
-    """A call came to nothing, and why."""
+    """A call failed; the text says why."""
 
 
 class McpServerManager:
-    """Constructing it touches nothing; the first declared server starts the host."""
+    """Starts the host process when the first server is declared. The constructor has no effects."""
 
     def __init__(
         self,
@@ -81,27 +81,27 @@ class McpServerManager:
         heard: Callable[[PeerStateChanged], None] | None = None,
     ) -> None:
         self._tokens = tokens
-        self.env = dict(env or {})  # of every process that is started from now on
+        self.env = dict(env or {})  # for server processes that are started from now on
         self._limits = limits or McpLimits()
         self._clock = clock or Clock()
-        self._on_state_changed = heard or (lambda happened: None)
+        self._on_state_changed = heard or (lambda change: None)
         self._peers = PeerRegistry(self._limits.mcp_peers)
         self.host = HostSupervisor(self._handle_message, self._handle_host_death)
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[McpCallResult | McpCallFailure]] = {}
         self._deadlines: dict[int, asyncio.Timeout] = {}
-        self._progress_callbacks: dict[int, ProgressCallback] = {}  # of calls
+        self._progress_callbacks: dict[int, ProgressCallback] = {}  # by call
         self._timers: set[asyncio.TimerHandle] = set()
         self._changed = asyncio.Event()
-        self._agents_done_waiting: set[str] = set()  # agents that have waited in vain
+        self._agents_done_waiting: set[str] = set()  # agents whose wait timed out
         self._toolboxes: dict[str, tuple[object, Toolbox]] = {}
-        self._logged_failures: dict[PeerOwner, str] = {}  # for failures that were logged
+        self._logged_failures: dict[PeerOwner, str] = {}  # the last error logged for each server
         self._is_closed = False
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
     def declare(self, agent: str, servers: Sequence[McpServerConfig]) -> None:
-        """All the servers an agent has from now on. They are connected in the background."""
+        """Set all servers of an agent. They are connected in the background."""
         self._agents_done_waiting.discard(agent)
         self._apply_effects(self._peers.declare(agent, servers))
 
@@ -111,12 +111,14 @@ class McpServerManager:
         self._apply_effects(self._peers.release(agent))
 
     def retry_failed(self) -> None:
-        """All that failed are tried again now."""
+        """Retry all failed servers now."""
         self._apply_effects(self._peers.retry_failed())
 
     async def wait_until_settled(self, agent: str) -> None:
-        """Waits for servers that are being connected for the first time: not for long, and in
-        vain only once for an agent. Cancelled, nothing has happened."""
+        """Wait for servers that connect for the first time, at most `mcp_wait_seconds`.
+
+        After one timeout an agent does not wait again. Cancelling this has no side effects.
+        """
         if agent in self._agents_done_waiting or self._peers.is_settled(agent):
             return
         try:
@@ -127,19 +129,19 @@ class McpServerManager:
             self._agents_done_waiting.add(agent)
 
     def get_toolbox(self, agent: Agent, taken: Collection[str]) -> Toolbox:
-        """What an agent can call now."""
+        """Return the server tools an agent can call now."""
         key = (self._peers.version, agent.tools, agent.skills, frozenset(taken))
-        found = self._toolboxes.get(agent.name)
-        if found is not None and found[0] == key:
-            return found[1]
+        cached = self._toolboxes.get(agent.name)
+        if cached is not None and cached[0] == key:
+            return cached[1]
         serving = self._peers.list_serving(agent.name)
         if not agent.tools and not agent.skills:
             serving += self._peers.list_serving(ALL_AGENTS)
-        made = Toolbox(serving, taken, agent.tools)
-        self._toolboxes[agent.name] = (key, made)
-        return made
+        toolbox = Toolbox(serving, taken, agent.tools)
+        self._toolboxes[agent.name] = (key, toolbox)
+        return toolbox
 
-    # ── How they are ────────────────────────────────────────────────────────────────────────
+    # ── States ──────────────────────────────────────────────────────────────────────────────
 
     def list_states(self) -> Iterator[tuple[PeerOwner, Peer]]:
         return self._peers.list_states()
@@ -148,46 +150,48 @@ class McpServerManager:
         return self._peers.get(compute_fingerprint(server))
 
     def snapshot(self) -> list[PeerStateChanged]:
-        """What whoever listens from now on has missed."""
+        """Return the current states as events, for a new subscriber."""
         return self._peers.snapshot()
 
     # ── Calls ───────────────────────────────────────────────────────────────────────────────
 
     async def call(
-        self, peer: str, tool: str, arguments: bytes, progressed: ProgressCallback | None = None
+        self, peer: str, tool: str, arguments: bytes, on_progress: ProgressCallback | None = None
     ) -> McpCallResult:
-        """What a tool answers to `arguments`, a JSON object. Raises McpCallError.
+        """Call a tool with `arguments`, a JSON object. Raises McpCallError.
 
-        `progressed` hears what the server says meanwhile, about ten times a second at most. The
-        last of it comes before the answer, nothing after. Cancelled, the server is told so.
+        `on_progress` gets the server's progress messages, about ten per second at most, and none
+        after the result. When this is cancelled, the server receives a cancellation.
         """
         if len(self._calls) >= self._limits.mcp_calls:
             raise McpCallError(f"{len(self._calls)} calls are under way; try again later")
-        if (found := self._peers.get(peer)) is None:
+        if (known := self._peers.get(peer)) is None:
             raise McpCallError(NO_LONGER_DECLARED)
 
-        def watch(word: McpProgress) -> None:
-            if progressed is not None and word.text:
-                progressed(mask_progress(word, found.server))
+        def report(progress: McpProgress) -> None:
+            if on_progress is not None and progress.text:
+                on_progress(mask_progress(progress, known.server))
 
-        found.begin_call()
+        known.begin_call()
         try:
             self._apply_effects(self._peers.wake_idle(peer))
             number = await self._wait_for_connection(peer)
-            answer = await self._send_call(number, tool, arguments, watch)
+            answer = await self._send_call(number, tool, arguments, report)
             if isinstance(answer, McpCallFailure) and answer.is_unheard:
                 number = await self._wait_for_connection(peer, lost=number)
-                answer = await self._send_call(number, tool, arguments, watch)
+                answer = await self._send_call(number, tool, arguments, report)
         finally:
-            found.end_call(self._clock.monotonic())
+            known.end_call(self._clock.monotonic())
         if isinstance(answer, McpCallFailure):
-            # What a server says may repeat what it was told in confidence.
-            raise McpCallError(mask_secrets(answer.error, found.server))
+            # A server's error may repeat credentials it was given.
+            raise McpCallError(mask_secrets(answer.error, known.server))
         return answer
 
     async def _wait_for_connection(self, id_: str, *, lost: int = 0) -> int:
-        """The number of its start, when it is there. One that was just `lost` comes back: for
-        that, having failed is no end."""
+        """Wait until a peer is connected and return the number of its connection.
+
+        If connection `lost` was just lost, keep waiting for a new one even in the status FAILED.
+        """
 
         def is_decided() -> bool:
             peer = self._peers.get(id_)
@@ -197,9 +201,9 @@ class McpServerManager:
                 return peer.number != lost
             return peer.status is PeerStatus.FAILED and not lost
 
-        patience = RECONNECT_TIMEOUT if lost else self._limits.mcp_connect_seconds + GRACE
+        seconds = RECONNECT_TIMEOUT if lost else self._limits.mcp_connect_seconds + GRACE
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 await self._wait_for(is_decided)
         peer = self._peers.get(id_)
         if peer is None:
@@ -209,7 +213,7 @@ class McpServerManager:
         return peer.number
 
     async def _send_call(
-        self, peer: int, tool: str, arguments: bytes, watch: ProgressCallback
+        self, peer: int, tool: str, arguments: bytes, report: ProgressCallback
     ) -> McpCallResult | McpCallFailure:
         number = next(self._numbers)
         if self.host.pid is None:
@@ -220,7 +224,7 @@ class McpServerManager:
         answer: asyncio.Future[McpCallResult | McpCallFailure] = (
             asyncio.get_running_loop().create_future()
         )
-        self._calls[number], self._progress_callbacks[number] = answer, watch
+        self._calls[number], self._progress_callbacks[number] = answer, report
         try:
             self.host.send(CallTool(number, peer, tool, arguments, seconds))
             async with asyncio.timeout(seconds + GRACE) as self._deadlines[number]:
@@ -237,7 +241,7 @@ class McpServerManager:
             del self._calls[number], self._progress_callbacks[number]
             self._deadlines.pop(number, None)
 
-    # ── What happens ────────────────────────────────────────────────────────────────────────
+    # ── Events and effects ──────────────────────────────────────────────────────────────────
 
     def _handle_message(self, message: FromHost) -> None:
         now = self._clock.monotonic()
@@ -276,7 +280,7 @@ class McpServerManager:
         self._apply_effects(self._peers.handle_host_lost(sentence, self._clock.monotonic()))
 
     def _apply_effects(self, effects: Sequence[PeerEffect]) -> None:
-        """In their order: what is new is started before what is old is stopped."""
+        """Apply effects in order: new peers are started before old ones are stopped."""
         if self._is_closed:
             return
         for effect in effects:
@@ -299,15 +303,17 @@ class McpServerManager:
         timeout = float(self._limits.mcp_connect_seconds)
         if server.url:
             tokens = str(self._tokens / f"{compute_fingerprint(server)}.json")
-            order = OpenPeer(start.number, timeout, url=server.url, auth=server.auth, tokens=tokens)
+            message = OpenPeer(
+                start.number, timeout, url=server.url, auth=server.auth, tokens=tokens
+            )
         else:
             env = {**self.env, **server.env}
-            order = OpenPeer(start.number, timeout, server.command, server.args, env)
-        self.host.send(order)
+            message = OpenPeer(start.number, timeout, server.command, server.args, env)
+        self.host.send(message)
         self._schedule(timeout + START_TIMEOUT, self._check_overdue, start)
 
     def _check_overdue(self, start: StartPeer) -> None:
-        """The host has a deadline of its own; one that lets it pass hangs."""
+        """Kill the host if it has not reported on a peer in time: it hangs."""
         if self._peers.is_awaiting_first_report(start.number):
             log.error("the host of MCP servers says nothing; it is started anew")
             self.host.kill()
@@ -315,42 +321,42 @@ class McpServerManager:
     def _retry_peer(self, retry: ScheduleRetry) -> None:
         self._apply_effects(self._peers.handle_retry_due(retry.peer, retry.number))
 
-    def _check_idle(self, look: ScheduleIdleCheck) -> None:
-        self._apply_effects(self._peers.check_idle(look.peer, self._clock.monotonic()))
+    def _check_idle(self, check: ScheduleIdleCheck) -> None:
+        self._apply_effects(self._peers.check_idle(check.peer, self._clock.monotonic()))
 
-    def _schedule(self, seconds: float, do: Callable[..., None], effect: PeerEffect) -> None:
-        def now() -> None:
+    def _schedule(self, seconds: float, action: Callable[..., None], effect: PeerEffect) -> None:
+        def run() -> None:
             self._timers.discard(handle)
-            do(effect)
+            action(effect)
 
-        handle = asyncio.get_running_loop().call_later(seconds, now)
+        handle = asyncio.get_running_loop().call_later(seconds, run)
         self._timers.add(handle)
 
-    def _publish(self, happened: PeerStateChanged) -> None:
-        self._log_state(happened)
-        self._on_state_changed(happened)
+    def _publish(self, change: PeerStateChanged) -> None:
+        self._log_state(change)
+        self._on_state_changed(change)
 
-    def _log_state(self, happened: PeerStateChanged) -> None:
-        """One line for what is news: a server that keeps failing for the same reason is none."""
-        owner = PeerOwner(happened.agent, happened.name)
-        level = logging.DEBUG if happened.status is PeerStatus.CONNECTING else logging.INFO
-        if happened.status is PeerStatus.FAILED:
-            is_news = self._logged_failures.get(owner) != happened.error
-            self._logged_failures[owner] = happened.error
+    def _log_state(self, change: PeerStateChanged) -> None:
+        """Log a change. Repeated failures for the same reason are only logged for debugging."""
+        owner = PeerOwner(change.agent, change.name)
+        level = logging.DEBUG if change.status is PeerStatus.CONNECTING else logging.INFO
+        if change.status is PeerStatus.FAILED:
+            is_news = self._logged_failures.get(owner) != change.error
+            self._logged_failures[owner] = change.error
             level = logging.WARNING if is_news else logging.DEBUG
-        elif happened.status is not PeerStatus.CONNECTING:
+        elif change.status is not PeerStatus.CONNECTING:
             self._logged_failures.pop(owner, None)
-        of = f" of {happened.agent}" if happened.agent else ""
-        why = f": {happened.error}" if happened.error else ""
-        log.log(level, "MCP server %s%s: %s%s", happened.name, of, happened.status.value, why)
+        agent = f" of {change.agent}" if change.agent else ""
+        error = f": {change.error}" if change.error else ""
+        log.log(level, "MCP server %s%s: %s%s", change.name, agent, change.status.value, error)
 
-    async def _wait_for(self, claim: Callable[[], bool]) -> None:
-        """Whoever waits has a deadline around it."""
-        while not claim():
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds. It has no deadline of its own: callers set one."""
+        while not condition():
             await self._changed.wait()
 
     async def close(self) -> None:
-        """Every server is gone; calls under way fail."""
+        """Stop all servers. Running calls fail."""
         self._is_closed = True
         for timer in self._timers:
             timer.cancel()
@@ -360,9 +366,9 @@ class McpServerManager:
         await self.host.close()
 
 
-def mask_progress(word: McpProgress, server: McpServerConfig) -> McpProgress:
-    """For anybody who watches: as short as a line, and without what is none of their business."""
-    text = mask_secrets(word.text, server)
+def mask_progress(progress: McpProgress, server: McpServerConfig) -> McpProgress:
+    """Shorten a progress message and mask credentials in it: clients show it."""
+    text = mask_secrets(progress.text, server)
     if len(text) > MAX_PROGRESS_LENGTH:
         text = text[: MAX_PROGRESS_LENGTH - 1] + "…"
-    return msgspec.structs.replace(word, text=text)
+    return msgspec.structs.replace(progress, text=text)

@@ -1,7 +1,7 @@
-"""Toolbox: what the tools of an agent's servers are called, and whose they are.
+"""Toolbox: assigns names to the tools of an agent's servers, and finds tools by name.
 
-Names are those of the servers where vendors take them and nobody else has them: tools of our own
-come first, then servers in the order of their declaration. `server__tool` always means that tool.
+A tool keeps its name if vendors accept it and no earlier tool has it: built-in tools come first,
+then servers in the order of their declaration. `server__tool` always means that tool.
 """
 
 import hashlib
@@ -14,14 +14,14 @@ import msgspec
 from .messages import McpTool
 from .peers import Peer
 
-# What every vendor takes for the name of a tool.
+# Every vendor accepts tool names of this length, without these characters.
 LONGEST_NAME = 64
 INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 NAME_SEPARATOR = "__"
 
 
 class ServerTool(msgspec.Struct, frozen=True):
-    """A tool of an agent's. `name` is what it is offered as; empty when it is not."""
+    """A server's tool for one agent. `name` is the offered name; empty if it is not offered."""
 
     name: str
     server: str
@@ -30,22 +30,22 @@ class ServerTool(msgspec.Struct, frozen=True):
 
     @property
     def full_name(self) -> str:
-        """Which no other tool of the agent's has; the first of its names."""
+        """The name that no other tool of the agent has."""
         return convert_to_vendor_name(f"{self.server}{NAME_SEPARATOR}{self.tool.name}")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that a file may call it."""
+        """All names that an agent's file may use for it, `full_name` first."""
         plain, full = self.tool.name, f"{self.server}{NAME_SEPARATOR}{self.tool.name}"
-        all_ = (self.full_name, self.name, plain, full, f"mcp:{plain}", f"mcp:{full}")
-        return tuple(dict.fromkeys(name for name in all_ if name))
+        names = (self.full_name, self.name, plain, full, f"mcp:{plain}", f"mcp:{full}")
+        return tuple(dict.fromkeys(name for name in names if name))
 
 
 class Toolbox:
-    """Of one agent, as its servers are now.
+    """The tools of one agent's servers in their current state.
 
-    `taken` are names of tools that are no server's. `wanted`, unless empty, is all the agent may
-    call: a tool is offered by the name that is in it.
+    `taken` are the names of tools that do not come from a server. `wanted` are the names the agent
+    may call, if not empty: a tool is then offered under the name listed there.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Toolbox:
                 if name not in taken:
                     self._by_name.setdefault(name, known)
         for known in [*self.offered, *hidden]:
-            # One that is not there now is still found, to say why it cannot be called.
+            # Tools of lost servers are found too, so that a call can report why it fails.
             if known.tool.name not in taken:
                 self._by_name.setdefault(known.tool.name, known)
 
@@ -86,22 +86,22 @@ class Toolbox:
 def choose_tool_name(
     server: str, tool: McpTool, used: Collection[str], wanted: Collection[str] = ()
 ) -> str:
-    """What a tool is offered as; empty when the agent may not call it."""
+    """Return the name a tool is offered under; empty if the agent may not call it."""
     plain = convert_to_vendor_name(tool.name)
     full = convert_to_vendor_name(f"{server}{NAME_SEPARATOR}{tool.name}")
     candidates = [plain, full, convert_to_vendor_name(full + NAME_SEPARATOR, always=True)]
     if wanted:
-        asked = {plain: tool.name, full: f"{server}{NAME_SEPARATOR}{tool.name}"}
-        candidates = [name for name, raw in asked.items() if name in wanted or raw in wanted]
+        raw_names = {plain: tool.name, full: f"{server}{NAME_SEPARATOR}{tool.name}"}
+        candidates = [name for name, raw in raw_names.items() if name in wanted or raw in wanted]
     return next((name for name in candidates if name not in used), "")
 
 
 @lru_cache(maxsize=4096)
 def convert_to_vendor_name(name: str, *, always: bool = False) -> str:
-    """`name` as vendors take it. What had to be changed gets a few digits, so that two of them
-    stay two."""
-    made = INVALID_CHARACTER.sub("_", name)[:LONGEST_NAME]
-    if made == name and not always:
-        return made
+    """Convert `name` to one that vendors accept. A changed name gets a hash suffix, so that two
+    different names stay different."""
+    converted = INVALID_CHARACTER.sub("_", name)[:LONGEST_NAME]
+    if converted == name and not always:
+        return converted
     digits = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:8]
-    return f"{made[: LONGEST_NAME - 9]}_{digits}"
+    return f"{converted[: LONGEST_NAME - 9]}_{digits}"

@@ -1,4 +1,7 @@
-"""The entry store: notes and archives of an agent, and the search over them. Stands alone."""
+"""The entry store: an agent's notes and archives, with search.
+
+Of the rest of crabtalk it imports only `crabtalk.lazy_imports`.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -94,7 +97,7 @@ __all__ = [
     "verify_memory",
 ]
 
-# Needed once a memory is opened: most conversations never remember or recall.
+# Loaded when a memory is opened: most conversations never remember or recall.
 __getattr__ = load_lazily(
     __name__,
     {

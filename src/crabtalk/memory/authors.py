@@ -1,9 +1,9 @@
-"""Authors: whose note an entry is, as part of its name, and which entries a person may see.
+"""Authors: who wrote a note, as part of its name, and which entries a person may see.
 
-CRMEM has no field for an author, but any text is a name. The stored name of a note by the sender
-`tg:7` is U+001E, `tg:7`, U+001E and the name the note was given; its aliases are stored alike. A
-note without such a prefix is the agent's own: written while its owner spoke, or before there were
-authors.
+CRMEM has no field for an author, but any text is a valid name. The stored name of a note by the
+sender `tg:7` is U+001E, `tg:7`, U+001E and the note's name; its aliases are stored the same way. A
+note without such a prefix is the agent's own: written while its owner spoke, or before authors
+existed.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from .entry import AUTHOR_MARK, EntryKind, MemoryEntry, strip_author_prefix
 from .errors import MemoryLimitError
 
-# The author of what is the agent's own.
+# The author of the agent's own notes.
 AGENT_AUTHOR = ""
-# Bytes of a sender that are kept in every name. A longer one is cut and told apart by its hash.
+# Bytes of a sender that names may contain. A longer sender is cut and gets a hash of the whole.
 MAX_LABEL_BYTES = 256
 
 
 class MemoryView(Struct, frozen=True):
-    """What a person may see of a memory: notes of these authors, archives of these conversations.
+    """The part of a memory a person may see: notes of authors, archives of conversations.
 
     None stands for all of them.
     """
@@ -34,14 +34,14 @@ class MemoryView(Struct, frozen=True):
         return self.build_label_filter()(get_label(entry))
 
     def find_labels(self) -> frozenset[str] | None:
-        """The labels of all entries it includes; None when that is not a short list."""
+        """The labels of all entries in the view; None when they cannot be listed."""
         if self.authors is None or self.conversations is None:
             return None
         archives = (AUTHOR_MARK + conversation for conversation in self.conversations)
         return frozenset((*self.authors, *archives))
 
     def build_label_filter(self) -> Callable[[str], bool]:
-        """Whether entries with a label are included."""
+        """Build a function that says whether entries with a label are in the view."""
         if (labels := self.find_labels()) is not None:
             return labels.__contains__
         authors = None if self.authors is None else frozenset(self.authors)
@@ -62,20 +62,25 @@ ALL_ENTRIES = MemoryView()
 
 
 def encode_author(sender: str) -> str:
-    """How a sender is written in names: reversible unless it is very long, never empty for a
-    sender that is not, and different for different senders."""
+    """Encode a sender for use in names.
+
+    The result is reversible unless the sender is very long, empty only for an empty sender, and
+    different for different senders.
+    """
     label = sender.replace("%", "%25").replace(AUTHOR_MARK, "%1E")
     data = label.encode(errors="surrogatepass")
     if len(data) <= MAX_LABEL_BYTES:
         return label
-    # No sender is written with %#, so a cut one is nobody else's.
+    # No encoded sender contains %# otherwise, so a cut one never equals another.
     start = data[: MAX_LABEL_BYTES - 64].decode(errors="ignore")
     return f"{start}%#{blake2b(data, digest_size=16).hexdigest()}"
 
 
 def qualify_name(author: str, name: str) -> str:
-    """The stored name of an author's note. Raises LimitError for a name that would be another
-    author's."""
+    """Return the stored name of an author's note.
+
+    Raises MemoryLimitError for a name that would belong to another author.
+    """
     if author:
         return f"{AUTHOR_MARK}{author}{AUTHOR_MARK}{name}"
     if name.startswith(AUTHOR_MARK):
@@ -90,7 +95,7 @@ def qualify_names(author: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def get_author(entry: MemoryEntry) -> str:
-    """The label of who wrote it."""
+    """The encoded author of an entry."""
     if not entry.name.startswith(AUTHOR_MARK):
         return AGENT_AUTHOR
     author, mark, _ = entry.name[1:].partition(AUTHOR_MARK)
@@ -98,15 +103,17 @@ def get_author(entry: MemoryEntry) -> str:
 
 
 def get_label(entry: MemoryEntry) -> str:
-    """What decides who may see an entry: its author, or for an archive its conversation. Archives
-    are named after their conversation, and numbered."""
+    """The label that decides who may see an entry: its author, or an archive's conversation.
+
+    An archive's name is its conversation and a number.
+    """
     if entry.kind is EntryKind.ARCHIVE:
         return AUTHOR_MARK + entry.name.rpartition("-")[0]
     return get_author(entry)
 
 
 def strip_author(entry: MemoryEntry) -> MemoryEntry:
-    """The entry as its author named it."""
+    """Return the entry with the names its author gave it."""
     if not get_author(entry):
         return entry
     aliases = tuple(map(strip_author_prefix, entry.aliases))
@@ -114,7 +121,7 @@ def strip_author(entry: MemoryEntry) -> MemoryEntry:
 
 
 def add_author(entry: MemoryEntry, author: str) -> MemoryEntry:
-    """The entry as it is stored. Archives belong to a conversation, not to an author."""
+    """Return the entry as it is stored. Archives belong to a conversation, not to an author."""
     if entry.kind is EntryKind.ARCHIVE:
         return entry
     name, aliases = qualify_name(author, entry.name), qualify_names(author, entry.aliases)

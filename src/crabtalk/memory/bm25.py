@@ -1,8 +1,7 @@
-"""BM25: an inverted index over terms, by the id of the document that has them. Scores are exact.
+"""BM25: an inverted index from terms to document ids. Scores are exact.
 
-Adding or removing a document costs what its terms cost. Nothing here knows what a term is. Each
-document has a label, and a search may be for documents with some labels only; scores are the same
-then.
+Adding or removing a document costs as much as it has terms. Terms are opaque strings here. Each
+document has a label, and a search may be limited to some labels; that does not change the scores.
 """
 
 from collections import Counter
@@ -13,34 +12,34 @@ from operator import itemgetter
 
 K1 = 1.2
 B = 0.75
-# Documents that have a term as often and are as long score alike. A term that this many have keeps
-# those together, so that a search works out few scores and adds them to many.
+# Documents with the same count of a term and the same length have the same score for it. For terms
+# with at least this many documents they are grouped, so that a search computes few scores.
 MIN_COMMON_DOCUMENTS = 64
 # Sums of the same numbers differ by less than this when they are added in another order.
 ROUNDING_SLACK = 1 - 1e-9
 
-# By how often they have the term and by their length: documents, as keys.
+# Documents by their count of the term and their length. A dict serves as an ordered set.
 TermGroups = dict[tuple[int, int], dict[int, None]]
-# Whether documents with a label are searched.
+# Returns whether documents with a label are searched.
 LabelFilter = Callable[[str], bool]
 
 
 class BM25Index:
-    """Inside, a document is the number of its slot: slots are dense, and a list can hold sums."""
+    """Internally a document is a slot number: slots are dense, so a list can hold sums."""
 
     def __init__(self) -> None:
         self._slot_by_document: dict[int, int] = {}
         self._documents: list[int] = []
         self._lengths: list[int] = []
         self._labels: list[str] = []
-        self._slots_by_label: dict[str, dict[int, None]] = {}  # slots by their label
+        self._slots_by_label: dict[str, dict[int, None]] = {}
         self._free_slots: list[int] = []
         self._total_length = 0
         self._counts: dict[str, dict[int, int]] = {}
         self._groups: dict[str, TermGroups] = {}
 
     def __len__(self) -> int:
-        """Documents that have any terms; the others are not counted."""
+        """The number of documents with terms; others are not counted."""
         return len(self._slot_by_document)
 
     @property
@@ -63,7 +62,7 @@ class BM25Index:
                 all_groups[term].setdefault((count, length), {})[slot] = None
 
     def remove(self, document: int, terms: Iterable[str]) -> None:
-        """`terms` are those it was added with."""
+        """Remove a document. `terms` are those it was added with."""
         slot = self._slot_by_document.pop(document, None)
         if slot is None:
             return
@@ -86,7 +85,7 @@ class BM25Index:
                 self._groups.pop(term, None)
 
     def clear(self) -> None:
-        """Lets go of all it has, piece by piece."""
+        """Release all data piece by piece, see `EntryTable.clear`."""
         while self._counts:
             self._counts.popitem()
         while self._groups:
@@ -103,39 +102,39 @@ class BM25Index:
         accepts: LabelFilter | None = None,
         labels: Collection[str] | None = None,
     ) -> list[tuple[int, float]]:
-        """The best documents and their scores, best first; of equals the one with the lower id.
+        """The best documents and their scores, best first; of equal ones the lower id first.
 
-        `accepts` leaves out documents by their label. `labels` are all labels that it accepts:
-        where few documents have them, only those are looked at.
+        `accepts` filters documents by their label. `labels` are all labels that it accepts: when
+        few documents have them, only those are scored.
         """
         known = [term for term in dict.fromkeys(terms) if term in self._counts]
         if limit < 1 or not known:
             return []
-        # The rarest first: whoever has none of the rare ones is soon out of the running.
+        # Rarest first: documents without any of the rare terms are excluded early.
         known.sort(key=lambda term: len(self._counts[term]))
-        few = self._find_labelled(known, labels) if labels is not None else None
-        if few is not None:
-            found = self._score_slots(few, known)
+        labelled = self._find_labelled(known, labels) if labels is not None else None
+        if labelled is not None:
+            scores = self._score_slots(labelled, known)
         elif len(known) == 1:
-            found = self._score_single_term(known[0], limit, accepts)
+            scores = self._score_single_term(known[0], limit, accepts)
         else:
-            found = self._score_with_rare_terms(known, limit, accepts) or self._score_all(
+            scores = self._score_with_rare_terms(known, limit, accepts) or self._score_all(
                 known, limit, accepts
             )
-        return self._pick_best(found, limit)
+        return self._pick_best(scores, limit)
 
     def _find_labelled(self, terms: list[str], labels: Collection[str]) -> list[int] | None:
-        """The documents with these labels, when they are fewer than those that have the terms."""
+        """The slots with these labels, if they are fewer than those that have the terms."""
         groups = [
             group for label in labels if (group := self._slots_by_label.get(label)) is not None
         ]
-        most = sum(len(self._counts[term]) for term in terms)
-        if len(terms) * sum(map(len, groups)) > most:
+        term_matches = sum(len(self._counts[term]) for term in terms)
+        if len(terms) * sum(map(len, groups)) > term_matches:
             return None
         return [slot for group in groups for slot in group]
 
     def _score_slots(self, slots: Iterable[int], terms: list[str]) -> dict[int, float]:
-        """The scores of those of the slots that have any of the terms."""
+        """The scores of those slots that have any of the terms."""
         scores: dict[int, float] = {}
         slope, lengths, fixed = self._length_slope, self._lengths, K1 * (1 - B)
         weighted = [(self._counts[term], self._term_weight(term)) for term in terms]
@@ -149,7 +148,7 @@ class BM25Index:
     def _score_single_term(
         self, term: str, limit: int, accepts: LabelFilter | None
     ) -> dict[int, float]:
-        """Who is best by a single term, and all that equal them."""
+        """The best slots for a single term, and all with the same score as the last of them."""
         scores: dict[int, float] = {}
         last = 0.0
         for score, slots in sorted(self._term_scores(term), key=itemgetter(0), reverse=True):
@@ -169,13 +168,13 @@ class BM25Index:
     def _score_with_rare_terms(
         self, terms: list[str], limit: int, accepts: LabelFilter | None
     ) -> dict[int, float] | None:
-        """The scores of those who have rare terms; None when others may be among the best."""
+        """The scores of slots with rare terms; None when other slots may be among the best."""
         rare = [term for term in terms if len(self._counts[term]) < MIN_COMMON_DOCUMENTS]
         scores = {slot: 0.0 for term in rare for slot in self._counts[term]}
         if accepts is not None:
             scores = dict.fromkeys(self._filter_slots(scores, accepts), 0.0)
-        # No count is high enough for a term to be worth more than its weight.
-        rest = sum(self._term_weight(term) for term in terms[len(rare) :])
+        # A term adds less than its weight, however often it occurs.
+        common_weight = sum(self._term_weight(term) for term in terms[len(rare) :])
         slope, lengths, fixed = self._length_slope, self._lengths, K1 * (1 - B)
         for term in terms:
             counts, weight = self._counts[term], self._term_weight(term)
@@ -184,36 +183,37 @@ class BM25Index:
                     scores[slot] += weight * count / (count + fixed + slope * lengths[slot])
         return (
             None
-            if rest and rest >= find_threshold(scores.values(), limit) * ROUNDING_SLACK
+            if common_weight
+            and common_weight >= find_threshold(scores.values(), limit) * ROUNDING_SLACK
             else scores
         )
 
     def _score_all(
         self, terms: list[str], limit: int, accepts: LabelFilter | None
     ) -> dict[int, float]:
-        """The scores of those who have any of the terms that the best must have one of."""
+        """The scores of slots that have any term of which the best must have one."""
         sums = [0.0] * len(self._documents)
-        most = []
+        max_scores = []
         for term in terms:
-            scored = self._term_scores(term)
-            most.append(max(map(itemgetter(0), scored)))
-            for score, slots in scored:
+            term_scores = self._term_scores(term)
+            max_scores.append(max(map(itemgetter(0), term_scores)))
+            for score, slots in term_scores:
                 for slot in slots:
                     sums[slot] += score
-        found: dict[int, float] = {}
-        least = 0.0
+        scores: dict[int, float] = {}
+        threshold = 0.0
         for number, term in enumerate(terms):
-            if sum(most[number:]) < least * ROUNDING_SLACK:
+            if sum(max_scores[number:]) < threshold * ROUNDING_SLACK:
                 break
-            having: Iterable[int] = self._counts[term]
+            slots_with_term: Iterable[int] = self._counts[term]
             if accepts is not None:
-                having = self._filter_slots(having, accepts)
-            found |= {slot: sums[slot] for slot in having if sums[slot] >= least}
-            least = find_threshold(found.values(), limit)
-        return found
+                slots_with_term = self._filter_slots(slots_with_term, accepts)
+            scores |= {slot: sums[slot] for slot in slots_with_term if sums[slot] >= threshold}
+            threshold = find_threshold(scores.values(), limit)
+        return scores
 
     def _term_scores(self, term: str) -> list[tuple[float, Iterable[int]]]:
-        """What a term adds to the scores of whom."""
+        """The scores that a term adds, each with the slots it is added to."""
         counts, weight, slope = self._counts[term], self._term_weight(term), self._length_slope
         fixed = K1 * (1 - B)
         if len(counts) < MIN_COMMON_DOCUMENTS:
@@ -236,19 +236,21 @@ class BM25Index:
         return groups
 
     def _term_weight(self, term: str) -> float:
-        having = len(self._counts[term])
-        return log((len(self._slot_by_document) - having + 0.5) / (having + 0.5) + 1) * (K1 + 1)
+        matching = len(self._counts[term])
+        return log((len(self._slot_by_document) - matching + 0.5) / (matching + 0.5) + 1) * (K1 + 1)
 
     @property
     def _length_slope(self) -> float:
-        """How much a term more in the document counts against it."""
+        """How much each further term of a document lowers its score."""
         return K1 * B * len(self._slot_by_document) / self._total_length
 
     def _pick_best(self, scores: dict[int, float], limit: int) -> list[tuple[int, float]]:
-        # Numbers alone compare fastest: first the bar, then who reaches it.
-        least = find_threshold(scores.values(), limit)
-        found = [(self._documents[slot], score) for slot, score in scores.items() if score >= least]
-        return sorted(found, key=lambda hit: (-hit[1], hit[0]))[:limit]
+        # Comparing numbers alone is fastest: first the threshold, then the documents that reach it.
+        threshold = find_threshold(scores.values(), limit)
+        best = [
+            (self._documents[slot], score) for slot, score in scores.items() if score >= threshold
+        ]
+        return sorted(best, key=lambda hit: (-hit[1], hit[0]))[:limit]
 
     def _allocate_slot(self, document: int, length: int, label: str) -> int:
         self._total_length += length
@@ -266,5 +268,5 @@ class BM25Index:
 
 
 def find_threshold(scores: Collection[float], limit: int) -> float:
-    """What one must have to be among the best; nothing, while there is room for more."""
+    """The lowest score among the best `limit`; 0 while there are fewer scores."""
     return nlargest(limit, scores)[-1] if len(scores) >= limit else 0.0

@@ -1,4 +1,4 @@
-"""What an op changes: decided from the table alone, before anything is written or changed."""
+"""Plans the change an operation makes, from the table alone, before anything is written."""
 
 from collections.abc import Iterable
 
@@ -21,30 +21,37 @@ from .operations import AddEntry, MemoryOperation, RemoveEntry, RenameEntry, Set
 from .table import EntryTable
 
 
-def plan_change(op: MemoryOperation, table: EntryTable, now: int) -> EntryChange:
-    """Raises what the op is refused with."""
-    if isinstance(op, AddEntry):
-        if op.kind is EntryKind.TOPIC:
+def plan_change(operation: MemoryOperation, table: EntryTable, now: int) -> EntryChange:
+    """Plan an operation. Raises the error that it is refused with."""
+    if isinstance(operation, AddEntry):
+        if operation.kind is EntryKind.TOPIC:
             raise EntryKindError("topics are kept but no longer made; add a note instead")
-        return plan_addition(MemoryEntry(0, now, op.kind, op.name, op.content, op.aliases), table)
-    entry = find_named(op.name, table, op.kind)
-    if isinstance(op, RemoveEntry):
+        return plan_addition(
+            MemoryEntry(
+                0, now, operation.kind, operation.name, operation.content, operation.aliases
+            ),
+            table,
+        )
+    entry = find_named(operation.name, table, operation.kind)
+    if isinstance(operation, RemoveEntry):
         return DropEntry(entry.id, entry.name)
-    if isinstance(op, RenameEntry):
+    if isinstance(operation, RenameEntry):
         refuse_archive(entry, "keeps its name, since conversations refer to it; give it an alias")
-        return PutEntry(check_entry(replace(entry, name=op.new_name), table))
-    if isinstance(op, SetAliases):
-        return PutEntry(check_entry(replace(entry, aliases=op.aliases), table))
+        return PutEntry(check_entry(replace(entry, name=operation.new_name), table))
+    if isinstance(operation, SetAliases):
+        return PutEntry(check_entry(replace(entry, aliases=operation.aliases), table))
     refuse_archive(entry, "is not rewritten; write a note instead")
-    aliases = entry.aliases if op.aliases is None else op.aliases
-    return PutEntry(check_entry(replace(entry, content=op.content, aliases=aliases), table))
+    aliases = entry.aliases if operation.aliases is None else operation.aliases
+    return PutEntry(check_entry(replace(entry, content=operation.content, aliases=aliases), table))
 
 
 def plan_archive(
     name: str, content: str, created_at: int, table: EntryTable
 ) -> PutEntry | MemoryEntry:
-    """Archives come from compaction, and one that a crash cut short is repeated: the archive of
-    that name is replaced then. One that is there already, as it should be, is returned."""
+    """Plan an archive, which compaction writes. Returns the existing one if it is the same.
+
+    After a crash compaction is repeated, so an existing archive of that name is replaced.
+    """
     known = table.get(name)
     if known is None or known.name != name or known.kind is not EntryKind.ARCHIVE:
         return plan_addition(MemoryEntry(0, created_at, EntryKind.ARCHIVE, name, content), table)
@@ -64,7 +71,7 @@ def plan_addition(entry: MemoryEntry, table: EntryTable) -> PutEntry:
 
 
 def check_author_quota(author: str, table: EntryTable) -> None:
-    """Others than the owner never fill the memory, and none of them the part that they share."""
+    """Keep senders other than the owner from filling the memory, and each from using it all."""
     if table.count_notes(author) >= MAX_AUTHOR_NOTES:
         raise MemoryLimitError(f"you have {MAX_AUTHOR_NOTES} notes here; forget some first")
     if table.authored_notes >= MAX_AUTHORED_NOTES:
@@ -75,18 +82,18 @@ def check_author_quota(author: str, table: EntryTable) -> None:
 
 
 def renumber_entries(entries: Iterable[MemoryEntry]) -> list[MemoryEntry]:
-    """Entries as the only ones of a memory, their ids from 1 on."""
-    fresh = [replace(entry, id=number) for number, entry in enumerate(entries, 1)]
-    if len(fresh) > MAX_ENTRIES:
+    """Number entries from 1 on, as the only ones of a memory."""
+    numbered = [replace(entry, id=number) for number, entry in enumerate(entries, 1)]
+    if len(numbered) > MAX_ENTRIES:
         raise MemoryLimitError(f"there are more than {MAX_ENTRIES} entries; keep fewer")
     taken: set[str] = set()
-    for entry in fresh:
+    for entry in numbered:
         check_limits(entry.name, entry.content, entry.aliases)
         for name in (entry.name, *entry.aliases):
             if name in taken:
                 raise NameTakenError(f"{quote_name(name)} is there twice; give one another name")
             taken.add(name)
-    return fresh
+    return numbered
 
 
 def find_named(name: str, table: EntryTable, kind: EntryKind | None) -> MemoryEntry:
@@ -109,15 +116,15 @@ def refuse_archive(entry: MemoryEntry, why: str) -> None:
 
 
 def check_entry(entry: MemoryEntry, table: EntryTable) -> MemoryEntry:
-    """The entry, when it may be: within bounds, and called nothing new that another is called."""
-    # An alias that says nothing new is dropped; models repeat themselves.
+    """Check limits and names of an entry. New names must not belong to another entry."""
+    # An alias that repeats a name is dropped; models repeat themselves.
     aliases = tuple(alias for alias in dict.fromkeys(entry.aliases) if alias != entry.name)
     check_limits(entry.name, entry.content, aliases)
     before = table.find(entry.id)
-    had = () if before is None else (before.name, *before.aliases)
+    old_names = () if before is None else (before.name, *before.aliases)
     for name in (entry.name, *aliases):
-        owner = table.find_owner(name, but=entry.id)
-        if owner is not None and name not in had:
+        owner = table.find_owner(name, except_id=entry.id)
+        if owner is not None and name not in old_names:
             raise NameTakenError(
                 f"{quote_name(name)} already leads to {describe_kind(owner.kind)} "
                 f"called {quote_name(owner.name)}; update that one or choose another name"

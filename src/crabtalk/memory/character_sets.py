@@ -1,19 +1,19 @@
-"""What belongs to words, beyond what Python tells: marks that are letters, and marks to look past.
+"""Character sets that Python's `re` lacks: alphabetic marks, and accents to be ignored in searches.
 
-Both are sets of characters for a regular expression, generated from Unicode 14. Nothing is said
-here of letters and digits: those are `\\w`.
+Both are sets for a regular expression, generated from Unicode 14. Letters and digits are not
+included: those are `\\w`.
 """
 
 
 def build_character_set(ranges: str) -> str:
-    """The inside of a regular expression's brackets, from ranges of code points in hex."""
+    """Build the inside of a character class from ranges of code points in hex."""
     return "".join(
         "-".join(f"\\U{int(end, 16):08X}" for end in piece.split("-")) for piece in ranges.split()
     )
 
 
-# Alphabetic by Unicode's word, yet no letters to Python: vowel signs, circled letters. Letters
-# between two of them are included, which makes it shorter and changes nothing.
+# Alphabetic for Unicode, but no letters for Python: vowel signs, circled letters. Letters between
+# two of them are included, which shortens the list and changes nothing.
 ALPHABETIC = build_character_set("""
     345 5B0-5BD 5BF 5C1-5C2 5C4-5C5 5C7 610-61A 64B-657 659-65F 670 6D6-6DC 6E1-6E8 6ED 711-73F
     7A6-7B0 816-817 81B-82C 8D4-8DF 8E3-8E9 8F0-93B 93E-94C 94E-94F 955-963 981-983 9BE-9C4 9C7-9C8
@@ -37,8 +37,8 @@ ALPHABETIC = build_character_set("""
     1E023-1E024 1E026-1E02A 1E947 1F130-1F149 1F150-1F169 1F170-1F189
 """)
 
-# What two spellings of one word may differ in: accents, points, viramas, tone marks, and what is
-# not seen (soft hyphens, joiners, variation selectors). Not the voicing of kana, which makes
+# What spellings of the same word may differ in: accents, points, viramas, tone marks, and invisible
+# characters (soft hyphens, joiners, variation selectors). Not the voicing marks of kana, which make
 # another letter, nor vowels of scripts that write them above or below.
 ACCENTS = build_character_set("""
     AD 300-34E 350-36F 483-487 591-5BD 5BF 5C1-5C2 5C4-5C5 5C7 610-61A 64B-65F 670 6D6-6DC 6DF-6E4

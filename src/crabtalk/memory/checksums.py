@@ -1,8 +1,8 @@
-"""Checksums of a snapshot, in a file beside it: CRMEM has no room for them, and stays as it is.
+"""Checksums of a snapshot, in a file beside it, because CRMEM has no room for them.
 
-`<name>.crmem.sums` has three lines: which snapshots it is about, a hash of each entry, and a hash
-of the first two lines. It is written before the snapshot it is about and names the one before as
-well, so that after a crash it fits whichever of the two is there. Pure: bytes in, findings out.
+`<name>.crmem.sums` has three lines: the snapshots it belongs to, a hash of each entry, and a hash
+of the first two lines. It is written before its snapshot and names the previous one too, so that
+after a crash it fits either of them. No I/O in this module.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,11 +18,11 @@ from .entry import MemoryEntry, quote_name
 
 DamageKind = Literal["changed", "added", "missing", "header", "sums", "unreadable", "journal"]
 VERSION = 1
-MAX_NAMED = 5  # of many damaged entries in one sentence
+MAX_NAMED = 5  # damaged entries named in one sentence
 
 
 class MemoryDamage(Struct, frozen=True):
-    """What is wrong with a memory. `name` and `id` are those of the entry it is about, if any."""
+    """Damage found in a memory. `name` and `id` are those of the damaged entry, if there is one."""
 
     fault: DamageKind
     text: str  # a sentence, without the file's name
@@ -31,8 +31,11 @@ class MemoryDamage(Struct, frozen=True):
 
 
 class ChecksumHeader(Struct, frozen=True):
-    """The first line. `suspects` are entries that were not what was written when this was: by id
-    the hash they had then, empty for one that was missing."""
+    """The first line.
+
+    `suspects` are entries that were already damaged when it was written: the hash they had then by
+    id, empty for a missing one.
+    """
 
     snapshot: str
     previous: str = ""
@@ -42,7 +45,7 @@ class ChecksumHeader(Struct, frozen=True):
 
 @dataclass(slots=True)
 class SnapshotCheck:
-    """`suspects` are the entries that are not to be trusted, None for those that are missing."""
+    """`suspects` are the damaged entries by id, None for missing ones."""
 
     damage: list[MemoryDamage] = field(default_factory=list)
     suspects: dict[int, MemoryEntry | None] = field(default_factory=dict)
@@ -67,40 +70,40 @@ def encode_checksums(
     previous: str = "",
     suspects: SuspectEntries | None = None,
 ) -> bytes:
-    """`snapshot` and `previous` are hashes. Suspects that were written again are none any more."""
+    """`snapshot` and `previous` are hashes. Suspects that were rewritten are left out."""
     known = {entry.id: entry for entry in entries}
-    still = {
+    remaining = {
         number: hash_entry(entry) if entry is not None else ""
         for number, entry in (suspects or {}).items()
         if known.get(number) == entry
     }
     hashes = {str(number): hash_entry(entry) for number, entry in known.items()}
     lines = b"%b\n%b\n" % (
-        msgspec.json.encode(ChecksumHeader(snapshot, previous, still)),
+        msgspec.json.encode(ChecksumHeader(snapshot, previous, remaining)),
         msgspec.json.encode(hashes),
     )
     return lines + hash_snapshot(lines).encode() + b"\n"
 
 
 def check_snapshot(data: bytes, entries: Iterable[MemoryEntry], sums: bytes) -> SnapshotCheck:
-    """Compares a snapshot with its checksums. Where there are none, or no snapshot, all is well."""
+    """Compare a snapshot with its checksums. Without checksums or snapshot there is no damage."""
     if not sums or not data:
         return SnapshotCheck()
     try:
-        about, hashes = split_checksums(sums)
+        header, hashes = split_checksums(sums)
     except ValueError:
         text = "its checksums are damaged, so its entries cannot be checked"
         return SnapshotCheck([MemoryDamage("sums", text)])
     known = {entry.id: entry for entry in entries}
-    if about.version != VERSION:
+    if header.version != VERSION:
         return SnapshotCheck()
-    if hash_snapshot(data) in (about.snapshot, about.previous):
-        return find_known_suspects(about, known)
-    return compare_entries(known, HASHES_DECODER.decode(hashes), about)
+    if hash_snapshot(data) in (header.snapshot, header.previous):
+        return find_known_suspects(header, known)
+    return compare_entries(known, HASHES_DECODER.decode(hashes), header)
 
 
 def split_checksums(sums: bytes) -> tuple[ChecksumHeader, bytes]:
-    """Raises ValueError for bytes that `encode_sums` did not write."""
+    """Raises ValueError for bytes that `encode_checksums` did not write."""
     lines = sums.split(b"\n")
     if len(lines) != 4 or lines[3]:
         raise ValueError("not three lines")
@@ -113,42 +116,42 @@ def split_checksums(sums: bytes) -> tuple[ChecksumHeader, bytes]:
         raise ValueError(str(error)) from None
 
 
-def find_known_suspects(about: ChecksumHeader, known: Mapping[int, MemoryEntry]) -> SnapshotCheck:
-    verdict = SnapshotCheck()
-    for number, expected in about.suspects.items():
+def find_known_suspects(header: ChecksumHeader, known: Mapping[int, MemoryEntry]) -> SnapshotCheck:
+    check = SnapshotCheck()
+    for number, expected in header.suspects.items():
         entry = known.get(number)
         if entry is None and not expected:
-            verdict.suspects[number] = None
-            verdict.damage.append(report_missing(number))
+            check.suspects[number] = None
+            check.damage.append(report_missing(number))
         elif entry is not None and hash_entry(entry) == expected:
-            verdict.suspects[number] = entry
-            verdict.damage.append(report_changed(entry))
-    return verdict
+            check.suspects[number] = entry
+            check.damage.append(report_changed(entry))
+    return check
 
 
 def compare_entries(
-    known: Mapping[int, MemoryEntry], hashes: dict[int, str], about: ChecksumHeader
+    known: Mapping[int, MemoryEntry], hashes: dict[int, str], header: ChecksumHeader
 ) -> SnapshotCheck:
-    verdict = find_known_suspects(about, known)
+    check = find_known_suspects(header, known)
     for number, entry in known.items():
-        if number in verdict.suspects:
+        if number in check.suspects:
             continue
         expected = hashes.get(number)
         if expected is None:
             text = f"entry {quote_name(entry.name)} was added outside crabtalk"
-            verdict.damage.append(MemoryDamage("added", text, number, entry.name))
+            check.damage.append(MemoryDamage("added", text, number, entry.name))
         elif expected != hash_entry(entry):
-            verdict.damage.append(report_changed(entry))
+            check.damage.append(report_changed(entry))
         else:
             continue
-        verdict.suspects[number] = entry
-    for number in hashes.keys() - known.keys() - verdict.suspects.keys():
-        verdict.damage.append(report_missing(number))
-        verdict.suspects[number] = None
-    if not verdict.damage:
+        check.suspects[number] = entry
+    for number in hashes.keys() - known.keys() - check.suspects.keys():
+        check.damage.append(report_missing(number))
+        check.suspects[number] = None
+    if not check.damage:
         text = "it is not what was written, though all its entries are"
-        verdict.damage.append(MemoryDamage("header", text))
-    return verdict
+        check.damage.append(MemoryDamage("header", text))
+    return check
 
 
 def report_changed(entry: MemoryEntry) -> MemoryDamage:
@@ -161,15 +164,15 @@ def report_missing(number: int) -> MemoryDamage:
 
 
 def describe_damage(name: str, damage: list[MemoryDamage]) -> str:
-    """One sentence about the file called `name`; empty when nothing is wrong."""
+    """One sentence about the damage of the file called `name`; empty when there is none."""
     if not damage:
         return ""
-    told = "; ".join(one.text for one in damage[:MAX_NAMED])
+    listed = "; ".join(item.text for item in damage[:MAX_NAMED])
     more = f"; and {len(damage) - MAX_NAMED} more" if len(damage) > MAX_NAMED else ""
     if damage[0].fault == "sums":
-        return f"{name}: {told}{more}; the next change writes them anew"
+        return f"{name}: {listed}{more}; the next change writes them anew"
     return (
-        f"{name} was changed outside crabtalk, by damage or by another program: {told}{more}; "
+        f"{name} was changed outside crabtalk, by damage or by another program: {listed}{more}; "
         f"write these entries again, or accept the file as it is: stop the daemon and remove "
         f"{name}.sums"
     )

@@ -1,6 +1,6 @@
-"""CRMEM v1: the bytes of a memory, as every reader of the format knows them. No files here.
+"""CRMEM v1: encodes and decodes a memory in the format that all readers share. No file access.
 
-A count or a length is never believed: what is read is a slice of what is there.
+Counts and lengths in a file are never trusted: reads never go beyond the data.
 """
 
 import struct
@@ -20,13 +20,13 @@ ENTRY_PREFIX = struct.Struct("<QQI")
 LENGTH_FIELD = struct.Struct("<I")
 FIRST_ENTRY = HEADER.size + BODY.size
 KINDS = {kind.value: kind for kind in EntryKind}
-# Ids beyond are no longer given out; a file that says so is damaged.
+# Larger ids are never assigned; a file that has them is damaged.
 MAX_ID = 2**63
 
 
 @dataclass(slots=True)
 class CrmemContents:
-    """What a file holds. `faults` say what could not be read; the rest could."""
+    """The contents of a file. `faults` describe what could not be read; the rest could."""
 
     entries: list[MemoryEntry] = field(default_factory=list)
     next_id: int = 1
@@ -34,9 +34,9 @@ class CrmemContents:
 
 
 def encode_memory(entries: Iterable[MemoryEntry], next_id: int) -> bytes:
-    """The file. Entries go in by id."""
+    """Encode a memory file. Entries are sorted by id."""
     ordered = sorted(entries, key=lambda entry: entry.id)
-    # No list of its pieces: to let go of a million of them takes the interpreter 40 ms.
+    # One bytearray rather than a list of pieces: freeing a million pieces takes 40 ms.
     data = bytearray(HEADER.pack(MAGIC, VERSION, 0) + BODY.pack(next_id, len(ordered)))
     for entry in ordered:
         data += encode_entry(entry)
@@ -59,7 +59,7 @@ def encode_text(value: str) -> bytes:
 
 
 def decode_memory(data: bytes) -> CrmemContents:
-    """Strictly: BadFormatError for anything a reader must refuse. Trailing bytes are ignored."""
+    """Decode strictly: raises BadCrmemError for any fault. Trailing bytes are ignored."""
     contents = salvage_memory(data)
     if contents.faults:
         raise BadCrmemError(
@@ -70,12 +70,14 @@ def decode_memory(data: bytes) -> CrmemContents:
 
 
 def salvage_memory(data: bytes) -> CrmemContents:
-    """Whatever can be read. Entries before a fault always can, and those after it where the fault
-    is within one."""
+    """Decode what can be read.
+
+    Entries before a fault can always be read, and those after it if the fault is within an entry.
+    """
     faults = check_header(data)
     contents = read_body(data)
     if faults and contents.faults:
-        # Not even the layout is known, so what seemed to be entries is a guess.
+        # The layout is unknown, so entries that seem readable are a guess.
         return CrmemContents(faults=faults)
     contents.faults = faults + contents.faults
     return contents
@@ -98,45 +100,48 @@ def read_body(data: bytes) -> CrmemContents:
         contents.faults.append("it ends within its header")
         return contents
     contents.next_id, count = BODY.unpack_from(data, HEADER.size)
-    at = FIRST_ENTRY
+    position = FIRST_ENTRY
     for number in range(count):
         try:
-            at = read_entry(data, at, contents)
+            position = read_entry(data, position, contents)
         except TruncatedEntryError:
             contents.faults.append(f"it ends within entry {number + 1} of {count}")
             break
     else:
-        read_uncounted(data, at, contents)
+        read_uncounted(data, position, contents)
     renumber_duplicates(contents)
     return contents
 
 
 def renumber_duplicates(contents: CrmemContents) -> None:
-    """Where ids are used twice or used up, the later entry gets a fresh one."""
+    """Give the later of two entries with the same id a fresh one, and those above the limit."""
     taken: set[int] = set()
-    homeless: list[int] = []
+    duplicates: list[int] = []
     for position, entry in enumerate(contents.entries):
         if entry.id in taken or entry.id >= MAX_ID - 1:
-            homeless.append(position)
+            duplicates.append(position)
         else:
             taken.add(entry.id)
     highest = max(taken, default=0)
     if not highest < contents.next_id < MAX_ID:
         contents.next_id = highest + 1
-    for position in homeless:
+    for position in duplicates:
         entry = contents.entries[position]
         contents.faults.append(f"the id {entry.id} is no longer free")
         contents.entries[position] = replace(entry, id=contents.next_id)
         contents.next_id += 1
 
 
-def read_uncounted(data: bytes, at: int, contents: CrmemContents) -> None:
-    """Trailing bytes mean nothing, unless they are entries to the last byte: then it is the count
-    that is wrong."""
+def read_uncounted(data: bytes, position: int, contents: CrmemContents) -> None:
+    """Read entries beyond the count.
+
+    Trailing bytes are ignored, unless they are entries up to the last byte: then the count is
+    wrong.
+    """
     more = CrmemContents()
     try:
-        while at < len(data):
-            at = read_entry(data, at, more)
+        while position < len(data):
+            position = read_entry(data, position, more)
     except TruncatedEntryError:
         return
     if more.entries and not more.faults:
@@ -145,21 +150,21 @@ def read_uncounted(data: bytes, at: int, contents: CrmemContents) -> None:
 
 
 class TruncatedEntryError(Exception):
-    """The bytes end before the entry does."""
+    """The data ends before the entry does."""
 
 
-def read_entry(data: bytes, at: int, contents: CrmemContents) -> int:
-    """Adds the entry that begins at `at`, or why not. Returns where the next one begins."""
-    begun = at
-    if at + ENTRY_PREFIX.size > len(data):
+def read_entry(data: bytes, position: int, contents: CrmemContents) -> int:
+    """Add the entry at `position`, or a fault. Returns where the next entry begins."""
+    start = position
+    if position + ENTRY_PREFIX.size > len(data):
         raise TruncatedEntryError
-    number, created_at, kind = ENTRY_PREFIX.unpack_from(data, at)
-    name, at = read_bytes(data, at + ENTRY_PREFIX.size)
-    content, at = read_bytes(data, at)
-    count, at = read_length(data, at)
+    number, created_at, kind = ENTRY_PREFIX.unpack_from(data, position)
+    name, position = read_bytes(data, position + ENTRY_PREFIX.size)
+    content, position = read_bytes(data, position)
+    count, position = read_length(data, position)
     aliases = []
     for _ in range(count):
-        alias, at = read_bytes(data, at)
+        alias, position = read_bytes(data, position)
         aliases.append(alias)
     try:
         contents.entries.append(
@@ -173,20 +178,20 @@ def read_entry(data: bytes, at: int, contents: CrmemContents) -> int:
             )
         )
     except KeyError:
-        contents.faults.append(f"the entry at byte {begun} is of the unknown kind {kind}")
+        contents.faults.append(f"the entry at byte {start} is of the unknown kind {kind}")
     except UnicodeDecodeError:
-        contents.faults.append(f"the entry at byte {begun} is not UTF-8")
-    return at
+        contents.faults.append(f"the entry at byte {start} is not UTF-8")
+    return position
 
 
-def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    length, at = read_length(data, at)
-    if length > len(data) - at:
+def read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    length, position = read_length(data, position)
+    if length > len(data) - position:
         raise TruncatedEntryError
-    return data[at : at + length], at + length
+    return data[position : position + length], position + length
 
 
-def read_length(data: bytes, at: int) -> tuple[int, int]:
-    if at + LENGTH_FIELD.size > len(data):
+def read_length(data: bytes, position: int) -> tuple[int, int]:
+    if position + LENGTH_FIELD.size > len(data):
         raise TruncatedEntryError
-    return LENGTH_FIELD.unpack_from(data, at)[0], at + LENGTH_FIELD.size
+    return LENGTH_FIELD.unpack_from(data, position)[0], position + LENGTH_FIELD.size

@@ -1,4 +1,4 @@
-"""An entry: what a memory is made of, and how large one may be."""
+"""MemoryEntry: one note, archive or topic of a memory, and its size limits."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -11,16 +11,18 @@ MAX_NAME = 1024
 MAX_CONTENT = 1024 * 1024
 MAX_ALIASES = 64
 MAX_ENTRIES = 100_000
-# Notes of one author other than the agent, and of all of them: the rest is kept free for the owner.
+# Notes of one author other than the agent, and of all of them: the rest is reserved for the owner.
 MAX_AUTHOR_NOTES = 1_000
 MAX_AUTHORED_NOTES = 50_000
-# Begins the stored name of a note that has an author, and ends the author: see `authors`.
+# Begins the stored name of a note that has an author, and ends the author's part: see `authors`.
 AUTHOR_MARK = "\x1e"
 
 
 class EntryKind(IntEnum):
-    """A note is written on purpose, an archive by compaction. Topics are kept where others wrote
-    them, and never made here."""
+    """A note is written on purpose, an archive by compaction.
+
+    Topics that other programs wrote are kept, but never created here.
+    """
 
     NOTE = 0
     ARCHIVE = 1
@@ -28,7 +30,7 @@ class EntryKind(IntEnum):
 
 
 class MemoryEntry(Struct, frozen=True, array_like=True, gc=False):
-    """`created_at` is in seconds since 1970. `name` and every alias lead to it."""
+    """`created_at` is in seconds since 1970. `name` and every alias identify the entry."""
 
     id: int
     created_at: int
@@ -39,7 +41,7 @@ class MemoryEntry(Struct, frozen=True, array_like=True, gc=False):
 
 
 def check_limits(name: str, content: str, aliases: Iterable[str]) -> None:
-    """Raises LimitError for what no entry may be."""
+    """Raises MemoryLimitError for an entry over a limit."""
     if count_bytes(content) > MAX_CONTENT:
         raise MemoryLimitError(
             f"the content of {quote_name(name)} is larger than {MAX_CONTENT} bytes; "
@@ -50,19 +52,19 @@ def check_limits(name: str, content: str, aliases: Iterable[str]) -> None:
         raise MemoryLimitError(
             f"{quote_name(name)} has more than {MAX_ALIASES} aliases; keep the best"
         )
-    for each in names:
-        if not strip_author_prefix(each).strip():
+    for entry_name in names:
+        if not strip_author_prefix(entry_name).strip():
             raise MemoryLimitError(
                 "a name or an alias is empty; give one that says what it is about"
             )
-        if count_bytes(each) > MAX_NAME:
+        if count_bytes(entry_name) > MAX_NAME:
             raise MemoryLimitError(
-                f"the name {quote_name(each)} is longer than {MAX_NAME} bytes; shorten it"
+                f"the name {quote_name(entry_name)} is longer than {MAX_NAME} bytes; shorten it"
             )
 
 
 def count_bytes(text: str) -> int:
-    """In the file."""
+    """The size of a text in the file."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:
@@ -72,13 +74,13 @@ def count_bytes(text: str) -> int:
 
 
 def quote_name(name: str) -> str:
-    """A name in a sentence: quoted, and no longer than sentences are."""
+    """Quote a name for a sentence, cut to a bounded length."""
     name = strip_author_prefix(name)
     return ascii(name[:60] + "…") if len(name) > 60 else repr(name)
 
 
 def strip_author_prefix(name: str) -> str:
-    """A name or an alias as its author gave it, without the author."""
+    """Return a name or alias as its author gave it, without the author."""
     if not name.startswith(AUTHOR_MARK):
         return name
     _, mark, rest = name[1:].partition(AUTHOR_MARK)

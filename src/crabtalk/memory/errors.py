@@ -1,57 +1,57 @@
-"""How the entry store fails. Each sentence ends in what to do next; `code` is an HTTP status."""
+"""Errors of the entry store. Each message ends in what to do next; `code` is an HTTP status."""
 
 from typing import ClassVar
 
 
 class MemoryStoreError(Exception):
-    """What all of them are. By itself: the disk refused, and nothing has changed."""
+    """The base class. Raised itself when the disk refused a write; nothing has changed then."""
 
     code: ClassVar[int] = 500
 
 
 class NameTakenError(MemoryStoreError):
-    """A name or an alias that already leads to another entry."""
+    """A name or an alias already belongs to another entry."""
 
     code = 409
 
 
 class UnknownEntryError(MemoryStoreError):
-    """Nothing has that name, and nothing that alias."""
+    """No entry has that name or alias."""
 
     code = 404
 
 
 class EntryKindError(MemoryStoreError):
-    """The entry is of a kind that this is not done to."""
+    """The operation is not allowed for entries of this kind."""
 
     code = 403
 
 
 class MemoryLimitError(MemoryStoreError):
-    """Larger, longer or more than an entry or a memory may be, or no text at all."""
+    """An entry or a memory exceeds a limit, or a text is empty or invalid."""
 
     code = 413
 
 
 class MemoryInUseError(MemoryStoreError):
-    """Somebody else writes this memory."""
+    """Another process, or another part of this one, is writing this memory."""
 
     code = 409
 
 
 class MemoryUnavailableError(MemoryStoreError):
-    """What keeps the memory cannot be reached now; a write may or may not have been kept."""
+    """The backend cannot be reached now; a write may or may not have been stored."""
 
     code = 503
 
 
 class BadCrmemError(MemoryStoreError):
-    """No CRMEM file, or one that is damaged."""
+    """The data is not a CRMEM file, or a damaged one."""
 
     code = 422
 
 
 class MarkdownBookError(MemoryStoreError):
-    """A tree of pages that cannot be written or read; nothing was loaded."""
+    """A book of pages cannot be written or read; nothing was loaded."""
 
     code = 422

@@ -1,4 +1,4 @@
-"""Files: a memory as its CRMEM file, and the journal next to it until that is folded in."""
+"""FileMemoryBackend: a memory in a CRMEM file, with a journal until the next checkpoint."""
 
 import logging
 import os
@@ -18,13 +18,13 @@ from .table import EntryTable
 log = logging.getLogger(__name__)
 TimeFunction = Callable[[], float]
 
-# The journal is folded into the snapshot when it is longer than this and than half the snapshot:
-# rarely enough that a write costs what its entry costs.
+# A checkpoint folds the journal into the snapshot when the journal is longer than this and than
+# half the snapshot: rarely enough that a write costs only as much as its entry.
 MIN_CHECKPOINT_BYTES = 64 * 1024
 
 
 class FileMemoryBackend:
-    """A Journal that one process has for itself: there are never any news."""
+    """A PersistenceBackend for one process: there are never changes by others."""
 
     def __init__(
         self,
@@ -45,37 +45,37 @@ class FileMemoryBackend:
     def open(
         cls, path: Path, *, flush: bool, now: TimeFunction
     ) -> tuple["FileMemoryBackend", MemoryRecovery]:
-        """What is damaged is set aside, before anything is written over it."""
+        """Open and recover a memory. Damaged files are backed up before they are overwritten."""
         with convert_os_errors(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             journal = JournalFile(snapshot_file.journal_path(path), flush=flush)
             try:
                 data, lines = snapshot_file.read_file(path), journal.read()
-                found = recover_memory(
+                recovery = recover_memory(
                     data, lines, snapshot_file.read_file(snapshot_file.checksums_path(path))
                 )
-                log_faults(path, found)
-                if found.is_torn:
+                log_faults(path, recovery)
+                if recovery.is_torn:
                     log.warning("%s ended in half a line, which is cut", journal.path.name)
-                if found.snapshot_faults or found.is_mismatched:
+                if recovery.snapshot_faults or recovery.is_mismatched:
                     snapshot_file.back_up_damaged(path, data, now())
-                if found.journal_faults:
+                if recovery.journal_faults:
                     snapshot_file.back_up_damaged(journal.path, lines, now())
                 snapshot_file.temporary_path(path).unlink(missing_ok=True)
                 snapshot_file.temporary_path(snapshot_file.checksums_path(path)).unlink(
                     missing_ok=True
                 )
-                journal.truncate(found.journal_end)
+                journal.truncate(recovery.journal_end)
             except BaseException:
                 journal.close(remove=False)
                 raise
-        return cls(path, journal, found.base, hash_snapshot(data), found.suspects), found
+        return cls(path, journal, recovery.base, hash_snapshot(data), recovery.suspects), recovery
 
     def append(self, change: EntryChange) -> RemoteChanges | None:
         self._journal.append([change], base=self._base)
         return None
 
-    def accept(self, news: RemoteChanges) -> bool:
+    def accept(self, changes: RemoteChanges) -> bool:
         return False
 
     def replace(self, table: EntryTable, *, is_partial: bool = False) -> RemoteChanges | None:
@@ -88,7 +88,7 @@ class FileMemoryBackend:
         return None
 
     def try_checkpoint(self, table: EntryTable, *, last: bool = False) -> bool:
-        """Nothing is lost when it cannot be folded: the journal only grows."""
+        """When the checkpoint fails, nothing is lost: the journal only grows."""
         size = self._journal.size
         if last and not size:
             return True
@@ -97,7 +97,7 @@ class FileMemoryBackend:
         return self._checkpoint_if_possible(table)
 
     def repair(self, table: EntryTable) -> None:
-        """After damage: files that are whole, if that can be."""
+        """Write intact files after damage, if that is possible."""
         self._checkpoint_if_possible(table)
 
     def checkpoint(self, table: EntryTable) -> None:
@@ -119,92 +119,98 @@ class FileMemoryBackend:
         return True
 
     def _write_checkpoint(self, table: EntryTable) -> None:
-        """A new snapshot, and a journal that is empty.
+        """Write a new snapshot and empty the journal.
 
-        The journal names the new snapshot before it is in place: whichever of the two a crash
-        leaves there, what follows the line that names it is what it lacks.
+        The journal names the new snapshot before it is in place. Whichever snapshot a crash leaves,
+        the lines after the one that names it are the changes it lacks.
         """
         data = crmem.encode_memory(table, table.next_id)
         base, snapshot_sum = snapshot_file.identify_snapshot(data), hash_snapshot(data)
         sums = encode_checksums(table, snapshot_sum, self._snapshot_hash, self._suspects)
-        aside = snapshot_file.write_temporary(self._path, data)
+        temporary = snapshot_file.write_temporary(self._path, data)
         try:
             self._journal.append([base], base=self._base)
             replace_checksums(self._path, sums)
-            aside.replace(self._path)
+            temporary.replace(self._path)
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         self._base, self._snapshot_hash = base, snapshot_sum
         self._checkpoints += 1
         try:
             snapshot_file.flush_directory(self._path.parent)
             self._journal.clear()
         except OSError as error:
-            # A journal that is longer than it need be is only that.
+            # A journal that is longer than necessary does no harm.
             log.warning("the journal of %s could not be emptied: %s", self._path.name, error)
 
 
 def recover_files(path: Path) -> MemoryRecovery:
-    """As it is now, whoever writes it meanwhile."""
+    """Recover a memory as it is now, even while another process writes it."""
     with convert_os_errors(path):
-        found = recover_memory(*snapshot_file.read_files(path))
-    log_faults(path, found)
-    return found
+        recovery = recover_memory(*snapshot_file.read_files(path))
+    log_faults(path, recovery)
+    return recovery
 
 
 def verify_memory(path: Path) -> list[MemoryDamage]:
-    """What is wrong with a memory's files, whoever writes them meanwhile. Writes nothing and logs
-    nothing. Raises StoreError."""
+    """Find the damage in a memory's files, even while another process writes them.
+
+    Writes nothing and logs nothing. Raises MemoryStoreError.
+    """
     with convert_os_errors(path):
-        found = recover_memory(*snapshot_file.read_files(path))
-    faults = [MemoryDamage("unreadable", fault) for fault in found.snapshot_faults]
-    faults += [MemoryDamage("journal", f"its journal: {fault}") for fault in found.journal_faults]
-    return faults + found.damage
+        recovery = recover_memory(*snapshot_file.read_files(path))
+    faults = [MemoryDamage("unreadable", fault) for fault in recovery.snapshot_faults]
+    faults += [
+        MemoryDamage("journal", f"its journal: {fault}") for fault in recovery.journal_faults
+    ]
+    return faults + recovery.damage
 
 
 def create_files(path: Path, data: bytes) -> None:
-    """A memory from the bytes of its file. Raises NameTakenError where there is one."""
+    """Create a memory from the bytes of its file. Raises NameTakenError when it exists."""
     with convert_os_errors(path):
         if any(os.path.lexists(file) for file in (path, snapshot_file.journal_path(path))):
             raise NameTakenError(f"{path.name} is there already; remove it first, or keep it")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = snapshot_file.write_temporary(path, data)
+        temporary = snapshot_file.write_temporary(path, data)
         replace_checksums(
             path, encode_checksums(crmem.decode_memory(data).entries, hash_snapshot(data))
         )
-        aside.replace(path)
+        temporary.replace(path)
         snapshot_file.flush_directory(path.parent)
 
 
 def replace_checksums(path: Path, sums: bytes) -> None:
-    """The checksums of the snapshot that comes next. On disk when this returns: after a power cut
-    there is no snapshot that they do not know."""
+    """Replace the checksums, before their snapshot is written.
+
+    They are on disk when this returns, so that after a power cut no snapshot is without checksums.
+    """
     target = snapshot_file.checksums_path(path)
-    aside = snapshot_file.write_temporary(target, sums)
+    temporary = snapshot_file.write_temporary(target, sums)
     try:
-        aside.replace(target)
+        temporary.replace(target)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     snapshot_file.flush_directory(path.parent)
 
 
-def log_faults(path: Path, found: MemoryRecovery) -> None:
-    if found.snapshot_faults:
+def log_faults(path: Path, recovery: MemoryRecovery) -> None:
+    if recovery.snapshot_faults:
         log.error(
             "%s is damaged (%s); %d entries could be read",
             path.name,
-            "; ".join(found.snapshot_faults[:5]),
-            len(found.entries),
+            "; ".join(recovery.snapshot_faults[:5]),
+            len(recovery.entries),
         )
-    if found.damage:
-        log.error("%s", describe_damage(path.name, found.damage))
-    for fault in found.journal_faults:
+    if recovery.damage:
+        log.error("%s", describe_damage(path.name, recovery.damage))
+    for fault in recovery.journal_faults:
         log.error("the journal of %s is damaged: %s", path.name, fault)
 
 
 @contextmanager
 def convert_os_errors(path: Path) -> Iterator[None]:
-    """What the file system refuses is a StoreError."""
+    """Convert OSError to MemoryStoreError."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The journal: what changed since the snapshot, one checksummed line each. No state is kept here.
+"""The journal: the changes since the snapshot, one checksummed line each. It holds no entries.
 
-A line is the checksum and the length of what follows, in hex, and a record as JSON. JSON has no raw
-line feed, so after damage the next line is found whatever an entry says. Records say what is, not
-what to do: replaying them twice ends where replaying them once does.
+A line is the checksum and the length of the rest, in hex, and a record as JSON. JSON has no raw
+line feed, so after damage the next line can be found whatever an entry contains. Records describe
+states, not steps: replaying them twice has the same result as replaying them once.
 """
 
 import fcntl
@@ -24,20 +24,20 @@ PREFIX_LENGTH = len("00000000 00000000 ")
 
 
 class SnapshotReference(Struct, frozen=True, array_like=True, tag="base"):
-    """The snapshot that holds all that came before: its size and its CRC-32."""
+    """Names the snapshot that has all earlier changes, by its size and CRC-32."""
 
     size: int
     checksum: int
 
 
 class PutEntry(Struct, frozen=True, array_like=True, tag="put"):
-    """The entry with this id is now this one."""
+    """The entry with this id is now `entry`."""
 
     entry: MemoryEntry
 
 
 class DropEntry(Struct, frozen=True, array_like=True, tag="drop"):
-    """The entry with this id, which had this name, is no more."""
+    """The entry with this id, which had this name, was removed."""
 
     id: int
     name: str
@@ -51,8 +51,10 @@ DECODER = msgspec.json.Decoder(JournalRecord)
 
 @dataclass(slots=True)
 class JournalLines:
-    """What a journal says. `whole` is where its last record ends, and `damaged` counts lines that
-    could not be read; one that a crash cut short is none."""
+    """The records of a journal. `end` is where the last one ends.
+
+    `damaged_lines` counts unreadable lines, without one that a crash cut short.
+    """
 
     records: list[JournalRecord] = field(default_factory=list)
     end: int = 0
@@ -66,28 +68,31 @@ def encode_record(record: JournalRecord) -> bytes:
 
 def parse_journal(data: bytes) -> JournalLines:
     lines = JournalLines()
-    at = 0
-    while at < len(data):
-        found = parse_record(data, at)
-        if found is not None:
-            record, at = found
+    position = 0
+    while position < len(data):
+        parsed = parse_record(data, position)
+        if parsed is not None:
+            record, position = parsed
             lines.records.append(record)
-            lines.end = at
+            lines.end = position
         else:
-            following = data.find(b"\n", at)
-            lines.damaged_lines += following >= 0
-            at = following + 1 if following >= 0 else len(data)
+            line_end = data.find(b"\n", position)
+            lines.damaged_lines += line_end >= 0
+            position = line_end + 1 if line_end >= 0 else len(data)
     return lines
 
 
-def parse_record(data: bytes, at: int) -> tuple[JournalRecord, int] | None:
-    """The record that begins there and where the next does, or None."""
-    start = at + PREFIX_LENGTH
+def parse_record(data: bytes, position: int) -> tuple[JournalRecord, int] | None:
+    """Parse the record at `position`. Returns it and the position of the next, or None."""
+    start = position + PREFIX_LENGTH
     try:
-        checksum, length = int(data[at : at + 8], 16), int(data[at + 9 : at + 17], 16)
+        checksum, length = (
+            int(data[position : position + 8], 16),
+            int(data[position + 9 : position + 17], 16),
+        )
     except ValueError:
         return None
-    # Without the line feed it was not written to its end.
+    # Without its line feed, the record was not written completely.
     if start + length >= len(data):
         return None
     payload = data[start : start + length]
@@ -100,10 +105,10 @@ def parse_record(data: bytes, at: int) -> tuple[JournalRecord, int] | None:
 
 
 class JournalFile:
-    """Held by one process at a time: whoever has it may write the memory."""
+    """Locked by one process at a time, which may write the memory."""
 
     def __init__(self, path: Path, *, flush: bool = True) -> None:
-        """Creates it where there is none. Raises MemoryInUseError when somebody else has it."""
+        """Creates the file if needed. Raises MemoryInUseError when another holder has the lock."""
         self.path = path
         self.size = 0
         self._flush = flush
@@ -117,14 +122,15 @@ class JournalFile:
             return file.read(size)
 
     def truncate(self, size: int) -> None:
-        """Goes on after what is whole."""
+        """Cut everything after the last complete record."""
         if os.fstat(self._file).st_size > size:
             os.ftruncate(self._file, size)
             os.fsync(self._file)
         self.size = size
 
     def append(self, records: Sequence[JournalRecord], *, base: SnapshotReference) -> None:
-        """After this they are kept; when it raises, the journal is as it was.
+        """Append records. They are stored when this returns; if it raises, the journal is
+        unchanged.
 
         A new journal begins with its base.
         """
@@ -149,7 +155,7 @@ class JournalFile:
         self.size += len(data)
 
     def _undo_write(self) -> None:
-        """What a failed write may have left must not be there after a restart."""
+        """Remove what a failed write may have left, which must not be there after a restart."""
         try:
             os.ftruncate(self._file, self.size)
             os.fsync(self._file)
@@ -164,7 +170,7 @@ class JournalFile:
             os.fsync(self._file)
 
     def close(self, *, remove: bool) -> None:
-        """Lets go of it. `remove` says that the snapshot has it all."""
+        """Release the lock. `remove` means that the snapshot has all changes."""
         if self._file < 0:
             return
         if remove:
@@ -174,7 +180,7 @@ class JournalFile:
 
 
 def open_locked(path: Path) -> int:
-    """The open file, locked. One that was removed while we waited for it is not the journal."""
+    """Open and lock the file. Retries if the file was removed meanwhile."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         file = os.open(path, flags, 0o600)
@@ -201,8 +207,8 @@ def is_same_file(file: int, path: Path) -> bool:
         return False
 
 
-def write_at(file: int, data: bytes, at: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(file, rest, at)
-        rest, at = rest[written:], at + written
+def write_at(file: int, data: bytes, position: int) -> None:
+    remaining = memoryview(data)
+    while remaining:
+        written = os.pwrite(file, remaining, position)
+        remaining, position = remaining[written:], position + written

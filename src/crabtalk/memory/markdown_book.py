@@ -1,7 +1,7 @@
-"""The tree: a memory as a book of pages for people, one file an entry, one directory a kind.
+"""The book: a memory as markdown pages for people, one file per entry, one directory per kind.
 
-Reads and writes those directories, SUMMARY.md and a first book.toml; whatever else is there is the
-user's. Links are not followed: what they lead to is not in the tree.
+Reads and writes those directories, SUMMARY.md and an initial book.toml; other files belong to the
+user. Symbolic links are not followed: their targets are not in the book.
 """
 
 import os
@@ -29,7 +29,7 @@ DIRECTORIES = {EntryKind.NOTE: "notes", EntryKind.ARCHIVE: "archives", EntryKind
 BOOK_TOML = '[book]\ntitle = "Memory"\nsrc = "."\n\n[output.html]\n'
 MAX_FILE_NAME = 255
 UNFIT_CHARACTERS = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
-# What means something in markdown.
+# Characters with a meaning in markdown.
 MARKDOWN_CHARACTERS = re.compile(r"([\\`*_{}\[\]<>#+\-.!|&~()])")
 
 
@@ -40,18 +40,18 @@ def write_book(entries: Iterable[MemoryEntry], directory: Path) -> None:
     with convert_os_errors(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         summary = ["# Summary", ""]
-        for kind, them in by_kind.items():
-            place = directory / DIRECTORIES[kind]
-            clear_pages(place)
-            if them or kind is not EntryKind.TOPIC:
-                place.mkdir(mode=0o700, exist_ok=True)
-            if them:
+        for kind, kind_entries in by_kind.items():
+            folder = directory / DIRECTORIES[kind]
+            clear_pages(folder)
+            if kind_entries or kind is not EntryKind.TOPIC:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            if kind_entries:
                 summary += [f"# {DIRECTORIES[kind].capitalize()}", ""]
-            for entry, stem in assign_stems(them):
-                write_file(place / f"{stem}.md", markdown_page.render_page(entry, stem))
-                link = format_link(f"{place.name}/{stem}.md")
+            for entry, stem in assign_stems(kind_entries):
+                write_file(folder / f"{stem}.md", markdown_page.render_page(entry, stem))
+                link = format_link(f"{folder.name}/{stem}.md")
                 summary.append(f"- [{escape_markdown(format_title(entry))}]({link})")
-            if them:
+            if kind_entries:
                 summary.append("")
         write_file(directory / "SUMMARY.md", "\n".join(summary))
         if not os.path.lexists(directory / "book.toml"):
@@ -59,31 +59,31 @@ def write_book(entries: Iterable[MemoryEntry], directory: Path) -> None:
 
 
 def read_book(directory: Path, now: int) -> list[MemoryEntry]:
-    """All or, when it raises, nothing. Ids are given anew, in the order of the files."""
-    found: list[MemoryEntry] = []
+    """Read all pages, or raise. Ids are assigned anew, in the order of the files."""
+    entries: list[MemoryEntry] = []
     owners: dict[str, str] = {}
     with convert_os_errors(directory):
-        places = {kind: directory / name for kind, name in DIRECTORIES.items()}
-        if not any(os.path.lexists(place) for place in places.values()):
+        folders = {kind: directory / name for kind, name in DIRECTORIES.items()}
+        if not any(os.path.lexists(folder) for folder in folders.values()):
             raise MarkdownBookError(
                 f"{directory} has no notes, archives or topics; name the directory of a dump"
             )
-        for kind, place in places.items():
-            for path in list_pages(place):
-                entry = read_page(path, kind, len(found) + 1, now)
-                claim_names(entry, f"{place.name}/{path.name}", owners)
-                found.append(entry)
-    if len(found) > MAX_ENTRIES:
+        for kind, folder in folders.items():
+            for path in list_pages(folder):
+                entry = read_page(path, kind, len(entries) + 1, now)
+                claim_names(entry, f"{folder.name}/{path.name}", owners)
+                entries.append(entry)
+    if len(entries) > MAX_ENTRIES:
         raise MarkdownBookError(f"there are more than {MAX_ENTRIES} pages; load fewer")
-    return found
+    return entries
 
 
-def list_pages(place: Path) -> list[Path]:
-    """The pages of a directory, by name. Hidden files are no pages."""
-    refuse_link(place)
-    if not place.exists():
+def list_pages(folder: Path) -> list[Path]:
+    """The pages of a directory, sorted by name. Hidden files are not pages."""
+    refuse_link(folder)
+    if not folder.exists():
         return []
-    names = (path for path in place.iterdir() if path.suffix == ".md" and path.name[0] != ".")
+    names = (path for path in folder.iterdir() if path.suffix == ".md" and path.name[0] != ".")
     return sorted((path for path in names if not path.is_dir()), key=lambda path: path.name)
 
 
@@ -93,12 +93,12 @@ def read_page(path: Path, kind: EntryKind, number: int, now: int) -> MemoryEntry
     with os.fdopen(file, "rb") as reader:
         data = reader.read()
     try:
-        found = markdown_page.parse_page(data.decode())
-        name = found.name or path.stem
-        created_at = now if found.created_at is None else found.created_at
-        entry = MemoryEntry(number, created_at, kind, name, found.content, found.aliases)
-        if found.author:
-            entry = add_author(entry, check_author(found.author))
+        page = markdown_page.parse_page(data.decode())
+        name = page.name or path.stem
+        created_at = now if page.created_at is None else page.created_at
+        entry = MemoryEntry(number, created_at, kind, name, page.content, page.aliases)
+        if page.author:
+            entry = add_author(entry, check_author(page.author))
         check_limits(entry.name, entry.content, entry.aliases)
     except UnicodeDecodeError:
         raise MarkdownBookError(f"{path} is not UTF-8; save it as that and load again") from None
@@ -108,7 +108,7 @@ def read_page(path: Path, kind: EntryKind, number: int, now: int) -> MemoryEntry
 
 
 def check_author(author: str) -> str:
-    """Raises LimitError for what `author_label` never gives."""
+    """Raises MemoryLimitError for a text that `encode_author` never returns."""
     if AUTHOR_MARK in author:
         raise MemoryLimitError("its author is not a sender; mend that row, or remove it")
     return author
@@ -122,11 +122,11 @@ def claim_names(entry: MemoryEntry, file: str, owners: dict[str, str]) -> None:
             )
 
 
-def clear_pages(place: Path) -> None:
-    """Removes the pages of an earlier dump, so that what was renamed since is not there twice."""
-    refuse_link(place)
-    if place.exists():
-        for path in place.iterdir():
+def clear_pages(folder: Path) -> None:
+    """Remove the pages of an earlier dump, so that renamed entries are not there twice."""
+    refuse_link(folder)
+    if folder.exists():
+        for path in folder.iterdir():
             if path.suffix == ".md" and not (path.is_dir() and not path.is_symlink()):
                 path.unlink()
 
@@ -147,8 +147,10 @@ def write_file(path: Path, text: str) -> None:
 
 
 def assign_stems(entries: list[MemoryEntry]) -> Iterator[tuple[MemoryEntry, str]]:
-    """Entries and what their files are called: the name where a file can have it, and no other
-    file is called the same to a system that sees no difference in case or spelling."""
+    """Give each entry a file name: its name, if that is a valid file name.
+
+    File names differ even on systems that ignore case or Unicode normalization.
+    """
     taken: set[str] = set()
     for entry in entries:
         name = entry.name if entry.kind is EntryKind.ARCHIVE else strip_author_prefix(entry.name)
@@ -176,7 +178,7 @@ def is_file_stem(stem: str) -> bool:
 
 
 def escape_stem(name: str, attempt: int) -> str:
-    """A name for people, and a number so that it is the only one."""
+    """A readable form of the name, with a checksum that makes it unique."""
     readable = UNFIT_CHARACTERS.sub("-", name).strip(". ").encode()[:80].decode(errors="ignore")
     return f"{readable}~{zlib.crc32(f'{attempt} {name}'.encode()):08x}"
 
@@ -191,7 +193,7 @@ def escape_markdown(name: str) -> str:
 
 
 def format_link(target: str) -> str:
-    """Where it leads, as markdown can say it."""
+    """Format a link target for markdown."""
     if re.fullmatch(r"[\w./-]+", target):
         return target
     return "<" + re.sub(r"([\\<>&])", r"\\\1", target) + ">"
@@ -199,7 +201,7 @@ def format_link(target: str) -> str:
 
 @contextmanager
 def convert_os_errors(directory: Path) -> Iterator[None]:
-    """What the file system refuses is a TreeError."""
+    """Convert OSError to MarkdownBookError."""
     try:
         yield
     except OSError as error:

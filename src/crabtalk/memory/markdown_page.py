@@ -1,8 +1,8 @@
-"""A page: one entry as markdown, with what it is in a block of HTML at the top. No files here.
+"""A page: one entry as markdown, with its metadata in an HTML block at the top. No file access.
 
-Content is trimmed when a page is read, and a file cannot have every name; where that would change
-an entry, the block has a row more, which says what it was. Other readers pass such rows over. A
-note that is not the agent's own has a row with its author.
+Reading a page trims its content, and not every name can be a file name. Where that would change an
+entry, the block has an extra row with the original, which other readers ignore. A note with an
+author has a row for the author.
 """
 
 import json
@@ -21,15 +21,15 @@ ITEM_PATTERN = re.compile(r"<li>(.*?)</li>", re.DOTALL)
 CODE_PATTERN = re.compile(r"<code>(.*?)</code>", re.DOTALL)
 REFERENCE_PATTERN = re.compile(r"&(?:#(\d{1,7})|(amp|lt|gt));")
 NAMED_REFERENCES = {"amp": "&", "lt": "<", "gt": ">"}
-# What a reader might trim, or an editor change.
+# Characters that a reader might trim or an editor change.
 FRAGILE_PATTERN = re.compile(r"^\s|\s$|[^\S ]|[\x00-\x1f\x7f-\x9f\ufeff]")
-# The last second of the year 9999, where dates end.
+# The last second of the year 9999, the latest date there is.
 MAX_TIMESTAMP = 253402300799
 
 
 @dataclass(frozen=True, slots=True)
 class MarkdownPage:
-    """What a page says. Empty where it says nothing."""
+    """The data of a page. Fields without a row are empty."""
 
     content: str
     name: str = ""
@@ -39,7 +39,7 @@ class MarkdownPage:
 
 
 def render_page(entry: MemoryEntry, stem: str) -> str:
-    """The page of an entry, in a file called `stem`."""
+    """Render the page of an entry for a file called `stem`."""
     author = "" if entry.kind is EntryKind.ARCHIVE else get_author(entry)
     entry = strip_author(entry) if author else entry
     when = format_time(entry.created_at)
@@ -54,10 +54,8 @@ def render_page(entry: MemoryEntry, stem: str) -> str:
     body = entry.content.strip()
     before, after = find_edges(entry.content)
     if before or after:
-        around = "".join(
-            f"<code>{escape_html(json.dumps(edge))}</code>" for edge in (before, after)
-        )
-        rows.append(render_row("Whitespace", around))
+        edges = "".join(f"<code>{escape_html(json.dumps(edge))}</code>" for edge in (before, after))
+        rows.append(render_row("Whitespace", edges))
     return "\n".join([OPENING, "<dl>", *rows, "</dl>", CLOSING, "", body, ""])
 
 
@@ -66,7 +64,7 @@ def render_row(term: str, value: str) -> str:
 
 
 def find_edges(content: str) -> tuple[str, str]:
-    """The white space before and after."""
+    """The white space before and after the content."""
     body = content.strip()
     if not body:
         return content, ""
@@ -75,7 +73,7 @@ def find_edges(content: str) -> tuple[str, str]:
 
 
 def parse_page(text: str) -> MarkdownPage:
-    """A page without a block is content and nothing else."""
+    """Parse a page. Without a block, all of it is content."""
     text = text.removeprefix("\ufeff")
     lines = text.split("\n")
     end = find_closing_line(lines)
@@ -83,11 +81,11 @@ def parse_page(text: str) -> MarkdownPage:
         return MarkdownPage(text.strip())
     rows = dict(ROW_PATTERN.findall("\n".join(lines[1:end])))
     before, after = parse_whitespace(rows.get("Whitespace", ""))
-    found = TIME_PATTERN.search(rows.get("Created", ""))
+    created = TIME_PATTERN.search(rows.get("Created", ""))
     return MarkdownPage(
         content=before + "\n".join(lines[end + 1 :]).strip() + after,
         name=next(map(unescape_html, CODE_PATTERN.findall(rows.get("Name", ""))), ""),
-        created_at=parse_time(found[1]) if found else None,
+        created_at=parse_time(created[1]) if created else None,
         aliases=tuple(
             unescape_html(item.strip()) for item in ITEM_PATTERN.findall(rows.get("Aliases", ""))
         ),
@@ -96,17 +94,17 @@ def parse_page(text: str) -> MarkdownPage:
 
 
 def find_closing_line(lines: list[str]) -> int:
-    """The number of the line that ends the block; 0 when there is no block."""
+    """The index of the line that closes the block; 0 when there is no block."""
     if lines[0].strip() != OPENING:
         return 0
     return next((number for number, line in enumerate(lines) if line.strip() == CLOSING), 0)
 
 
 def parse_whitespace(value: str) -> tuple[str, str]:
-    """What was around the content; nothing when somebody edited it into something else."""
-    found = [unescape_html(edge) for edge in CODE_PATTERN.findall(value)]
+    """The white space around the content; empty when the row was edited into something else."""
+    edges = [unescape_html(edge) for edge in CODE_PATTERN.findall(value)]
     try:
-        before, after = map(json.loads, found)
+        before, after = map(json.loads, edges)
     except ValueError:
         return "", ""
     is_blank = isinstance(before, str) and isinstance(after, str) and not (before + after).strip()
@@ -114,33 +112,33 @@ def parse_whitespace(value: str) -> tuple[str, str]:
 
 
 def format_time(created_at: int) -> str:
-    """RFC 3339, to the second. What no date can say is said in seconds."""
+    """RFC 3339 to the second, or `@` and seconds if it is beyond the last date."""
     if created_at > MAX_TIMESTAMP:
         return f"@{created_at}"
     return datetime.fromtimestamp(created_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(when: str) -> int | None:
-    """None for what is no moment since 1970."""
+    """None for anything that is not a time since 1970."""
     if re.fullmatch(r"@\d{1,20}", when):
         return int(when[1:]) if int(when[1:]) < 2**64 else None
     try:
-        found = datetime.fromisoformat(when)
+        time = datetime.fromisoformat(when)
     except ValueError:
         return None
-    if found.tzinfo is None or found.timestamp() < 0:
+    if time.tzinfo is None or time.timestamp() < 0:
         return None
-    return int(found.timestamp())
+    return int(time.timestamp())
 
 
 def escape_html(text: str) -> str:
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return FRAGILE_PATTERN.sub(lambda found: f"&#{ord(found[0])};", text)
+    return FRAGILE_PATTERN.sub(lambda match: f"&#{ord(match[0])};", text)
 
 
 def unescape_html(text: str) -> str:
     return REFERENCE_PATTERN.sub(
-        lambda found: NAMED_REFERENCES.get(found[2]) or decode_character(found[1]), text
+        lambda match: NAMED_REFERENCES.get(match[2]) or decode_character(match[1]), text
     )
 
 

@@ -1,8 +1,7 @@
-"""Memory: the entries of one agent, in RAM, and wherever its journal keeps them: in a CRMEM file,
-unless another one is given.
+"""Memory: the entries of one agent, in RAM and in a backend: a CRMEM file, unless another is given.
 
-Synchronous. A write blocks until it is kept, so whoever has an event loop writes from a thread;
-reading and searching never wait for that, and may go on meanwhile.
+Synchronous. A write blocks until it is stored, so asyncio programs write from a thread. Reading and
+searching never wait for the disk, and may go on during a write.
 """
 
 import os
@@ -27,8 +26,8 @@ from .recovery import MemoryRecovery
 from .table import EntryTable, tokenize_entry
 from .tokenizer import tokenize_text
 
-# How often a write is decided anew because others were faster. One of all always is, so it takes
-# very many of them to come to this.
+# How often a write is planned anew because other writers were faster. One of the writers always
+# succeeds, so only a great many of them could exceed this.
 MAX_WRITE_ATTEMPTS = 200
 
 
@@ -48,85 +47,88 @@ class MemoryStatistics(NamedTuple):
 
 
 class Memory:
-    """Made by `open` and `read`, or by whoever has a journal of another kind: `path` is what it is
-    called there. Closed, the CRMEM file alone has it all."""
+    """Made by `open` and `open_read_only`, or with another backend; `path` is then its name there.
+
+    After `close` the CRMEM file has everything, without a journal.
+    """
 
     def __init__(
         self,
         path: Path,
         entries: Iterable[MemoryEntry],
         next_id: int,
-        journal: PersistenceBackend | None,
+        backend: PersistenceBackend | None,
         *,
         now: TimeFunction = time.time,
         sizes: BackendSizes | None = None,
-        found: MemoryRecovery | None = None,
+        recovery: MemoryRecovery | None = None,
     ) -> None:
         self.path = path
-        self._backend = journal
+        self._backend = backend
         self._now = now
-        self._sizes = sizes or BackendSizes()  # of what has no journal
-        # Writers wait for each other with this one, and for the disk; nobody else takes it.
+        self._sizes = sizes or BackendSizes()  # used without a backend
+        # Writers hold it while they write, disk I/O included; readers never take it.
         self._write_lock = threading.Lock()
-        # Held while RAM is read or changed, never while anything is written.
+        # Held while RAM is read or changed, never during I/O.
         self._state_lock = threading.Lock()
         self._table = EntryTable(entries, next_id)
-        self._damage = found.damage if found is not None else []
-        self._suspects = found.suspects if found is not None else {}
+        self._damage = recovery.damage if recovery is not None else []
+        self._suspects = recovery.suspects if recovery is not None else {}
 
     @classmethod
     def open(
         cls, path: str | os.PathLike[str], *, flush: bool = True, now: TimeFunction = time.time
     ) -> Self:
-        """To read and write. What is not there is an empty memory, and its file comes with the
-        first write. Damaged files are set aside, and what could be read of them is here.
+        """Open for reading and writing.
 
-        Without `flush` a write survives the process, but perhaps not a power cut.
+        A missing file is an empty memory, and is created by the first write. Damaged files are
+        backed up, and their readable entries are loaded. Without `flush` a write survives the end
+        of the process, but perhaps not a power cut.
         """
         path = Path(path)
-        journal, found = FileMemoryBackend.open(path, flush=flush, now=now)
+        backend, recovery = FileMemoryBackend.open(path, flush=flush, now=now)
         try:
-            entries = found.entries.values()
-            memory = cls(path, entries, found.next_id, journal, now=now, found=found)
-            if found.snapshot_faults or found.journal_faults:
-                journal.repair(memory._table)
+            entries = recovery.entries.values()
+            memory = cls(path, entries, recovery.next_id, backend, now=now, recovery=recovery)
+            if recovery.snapshot_faults or recovery.journal_faults:
+                backend.repair(memory._table)
         except BaseException:
-            journal.close(remove=False)
+            backend.close(remove=False)
             raise
         return memory
 
     @classmethod
     def open_read_only(cls, path: str | os.PathLike[str]) -> Self:
-        """As it is now, whoever writes it meanwhile. Nothing is written, and nothing can be."""
+        """Load a memory as it is now, even while another process writes it. Writes raise."""
         path = Path(path)
-        found = file_backend.recover_files(path)
-        sizes = BackendSizes(found.base.size)
-        entries = found.entries.values()
-        return cls(path, entries, found.next_id, None, sizes=sizes, found=found)
+        recovery = file_backend.recover_files(path)
+        sizes = BackendSizes(recovery.base.size)
+        entries = recovery.entries.values()
+        return cls(path, entries, recovery.next_id, None, sizes=sizes, recovery=recovery)
 
     @staticmethod
     def create(path: str | os.PathLike[str], data: bytes) -> None:
-        """From the bytes of a CRMEM file, exactly. Raises NameTakenError where there is one."""
+        """Create a memory with exactly these CRMEM bytes. Raises NameTakenError if it exists."""
         crmem.decode_memory(data)
         file_backend.create_files(Path(path), data)
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────
 
     def get(self, name: str) -> MemoryEntry | None:
-        """The entry of that name; else the one with that alias."""
+        """The entry with that name, else the one with that alias."""
         with self._state_lock:
             return self._table.get(name)
 
     def search(self, query: str, limit: int = 5, view: MemoryView = ALL_ENTRIES) -> list[MemoryHit]:
-        """Best first. Every entry that has any of the words counts; cutting off is the caller's."""
-        asked = tokenize_text(query)
+        """Best first. Every entry with any of the words is ranked; `limit` cuts the list."""
+        terms = tokenize_text(query)
         with self._state_lock:
             return [
-                MemoryHit(entry, score) for entry, score in self._table.search(asked, limit, view)
+                MemoryHit(entry, score) for entry, score in self._table.search(terms, limit, view)
             ]
 
     def entries(self, view: MemoryView = ALL_ENTRIES) -> list[MemoryEntry]:
-        """All that the view includes, by id."""
+        """All entries in the view, by id."""
         with self._state_lock:
             entries = list(self._table)
         if view == ALL_ENTRIES:
@@ -145,106 +147,114 @@ class Memory:
             )
 
     def find_damage(self) -> list[MemoryDamage]:
-        """What was found on opening that differs from the checksums. An entry that was written
-        again since is fine, and a new snapshot has a new header and new checksums."""
+        """The damage found on opening that is still there.
+
+        An entry that was rewritten since is fine, and a new snapshot has a new header and
+        checksums.
+        """
         is_folded = self._backend is not None and self._backend.sizes().checkpoints > 0
         with self._state_lock:
             return [
-                one
-                for one in self._damage
+                damage
+                for damage in self._damage
                 if (
-                    self._table.find(one.id) == self._suspects.get(one.id)
-                    if one.id is not None
+                    self._table.find(damage.id) == self._suspects.get(damage.id)
+                    if damage.id is not None
                     else not is_folded
                 )
             ]
 
     @property
     def problem(self) -> str:
-        """A sentence about damaged entries, and what to do; empty when nothing is wrong."""
+        """A sentence about damaged entries, and what to do; empty when there is no damage."""
         return describe_damage(self.path.name, self.find_damage())
 
     def encode(self) -> bytes:
-        """All of it, as a CRMEM file has it."""
+        """Encode all of it as a CRMEM file."""
         with self._state_lock:
             entries, next_id = list(self._table), self._table.next_id
         return crmem.encode_memory(entries, next_id)
 
     # ── Writing ─────────────────────────────────────────────────────────────────────────────
 
-    def apply(self, op: MemoryOperation) -> MemoryEntry:
-        """The entry as the op left it, or as it was when it is removed.
+    def apply(self, operation: MemoryOperation) -> MemoryEntry:
+        """Apply an operation. Returns the entry after it, or the removed entry.
 
-        Kept when this returns. When it raises, nothing has changed, here or there; except that
-        StoreUnavailableError leaves open what has changed there.
+        The change is stored when this returns. When it raises, nothing has changed in RAM or in the
+        backend, except that MemoryUnavailableError leaves open whether the backend has the change.
         """
-        return self._write(lambda: plan_change(op, self._table, int(self._now())))
+        return self._write(lambda: plan_change(operation, self._table, int(self._now())))
 
     def archive(self, name: str, content: str, created_at: int | None = None) -> MemoryEntry:
-        """The archive of that name, added or replaced. Doing it again changes nothing."""
+        """Add or replace the archive of that name. Repeating it changes nothing."""
         at = int(self._now()) if created_at is None else created_at
         return self._write(lambda: plan_archive(name, content, at, self._table))
 
-    def apply_remote(self, news: RemoteChanges) -> None:
-        """What others wrote, into RAM."""
+    def apply_remote(self, changes: RemoteChanges) -> None:
+        """Apply changes by other writers in RAM."""
         with self._write_lock:
-            self._apply_remote(news, self._require_backend())
+            self._apply_remote(changes, self._require_backend())
 
     def checkpoint(self) -> None:
-        """Folds the journal into the snapshot now."""
+        """Fold the journal into the snapshot now."""
         with self._write_lock:
             self._require_backend().checkpoint(self._table)
 
     def close(self) -> None:
-        """Folds the journal and lets go of the memory. Closing twice is closing once.
+        """Fold the journal and release the memory. Closing again does nothing.
 
-        When the disk refuses, the journal stays, and the next to open finds everything.
+        When the disk refuses, the journal stays, and the next `open` reads it.
         """
         with self._write_lock:
-            journal = self._backend
-            if journal is None:
+            backend = self._backend
+            if backend is None:
                 return
-            settled = journal.try_checkpoint(self._table, last=True)
-            self._sizes, self._backend = journal.sizes(), None
-            journal.close(remove=settled)
+            is_complete = backend.try_checkpoint(self._table, last=True)
+            self._sizes, self._backend = backend.sizes(), None
+            backend.close(remove=is_complete)
 
     def unload(self) -> None:
-        """Lets go of what is in RAM, and holds up no other thread with that, as it would if it were
-        left to the interpreter. For one that is closed and that nobody reads any more."""
+        """Release the entries in RAM without blocking other threads.
+
+        Left to the interpreter, that would be one long step. Only for a closed memory that is not
+        read any more.
+        """
         self._replace_table(EntryTable())
 
-    # ── The tree of pages ───────────────────────────────────────────────────────────────────
+    # ── The book of pages ───────────────────────────────────────────────────────────────────
 
     def dump(self, directory: str | os.PathLike[str]) -> None:
-        """Writes the entries as a book of markdown pages, in place of those of an earlier dump."""
-        from . import markdown_book  # late: few ever write a book
+        """Write the entries as a book of markdown pages, replacing those of an earlier dump."""
+        from . import markdown_book  # late: it is rarely needed
 
         markdown_book.write_book(self.entries(), Path(directory))
 
     def load(self, directory: str | os.PathLike[str]) -> None:
-        """The pages of such a book instead of all there is. When it raises, nothing has changed."""
+        """Replace all entries by the pages of such a book. When it raises, nothing has changed."""
         self._require_backend()
         from . import markdown_book
 
         self.replace(markdown_book.read_book(Path(directory), int(self._now())))
 
     def replace(self, entries: Iterable[MemoryEntry], view: MemoryView = ALL_ENTRIES) -> None:
-        """These instead of all that the view includes, numbered anew. When it raises, nothing has
-        changed."""
-        given = list(entries)
+        """Replace all entries in the view by these; all ids are assigned anew.
+
+        When it raises, nothing has changed.
+        """
+        new_entries = list(entries)
         with self._write_lock:
-            journal = self._require_backend()
+            backend = self._require_backend()
             for _ in range(MAX_WRITE_ATTEMPTS):
-                kept = [] if view == ALL_ENTRIES else self._entries_outside(view)
-                fresh = renumber_entries([*kept, *given])
-                table = EntryTable(fresh, len(fresh) + 1)
-                # What others wrote meanwhile counts only where something of theirs is kept.
-                news = journal.replace(table, is_partial=view != ALL_ENTRIES)
-                if news is None:
+                others = [] if view == ALL_ENTRIES else self._entries_outside(view)
+                numbered = renumber_entries([*others, *new_entries])
+                table = EntryTable(numbered, len(numbered) + 1)
+                # Changes by other writers matter only when some of the entries stay.
+                changes = backend.replace(table, is_partial=view != ALL_ENTRIES)
+                if changes is None:
                     self._replace_table(table)
                     self._damage = []
                     return
-                self._apply_remote(news, journal)
+                self._apply_remote(changes, backend)
             raise self._busy_error()
 
     def __enter__(self) -> Self:
@@ -258,22 +268,22 @@ class Memory:
     ) -> None:
         self.close()
 
-    # ── With the write lock ─────────────────────────────────────────────────────────────────
+    # ── With the write lock held ────────────────────────────────────────────────────────────
 
-    def _write(self, decide: Callable[[], EntryChange | MemoryEntry]) -> MemoryEntry:
-        """The journal first, so that RAM never has what is not kept."""
+    def _write(self, plan: Callable[[], EntryChange | MemoryEntry]) -> MemoryEntry:
+        """Write to the backend first, so that RAM never has more than the backend."""
         with self._write_lock:
-            journal = self._require_backend()
+            backend = self._require_backend()
             for _ in range(MAX_WRITE_ATTEMPTS):
-                change = decide()
+                change = plan()
                 if isinstance(change, MemoryEntry):
                     return change
-                news = journal.append(change)
-                if news is None:
+                changes = backend.append(change)
+                if changes is None:
                     entry = self._apply_change(change)
-                    journal.try_checkpoint(self._table)
+                    backend.try_checkpoint(self._table)
                     return entry
-                self._apply_remote(news, journal)
+                self._apply_remote(changes, backend)
             raise self._busy_error()
 
     def _busy_error(self) -> MemoryUnavailableError:
@@ -301,28 +311,30 @@ class Memory:
             self._replace_entries({entry.id: None})
         return entry
 
-    def _apply_remote(self, news: RemoteChanges, journal: PersistenceBackend) -> None:
-        if not journal.accept(news):
+    def _apply_remote(self, changes: RemoteChanges, backend: PersistenceBackend) -> None:
+        if not backend.accept(changes):
             return
-        if news.is_complete:
-            table = EntryTable((entry for entry in news.entries.values() if entry), news.next_id)
+        if changes.is_complete:
+            table = EntryTable(
+                (entry for entry in changes.entries.values() if entry), changes.next_id
+            )
             self._replace_table(table)
         else:
-            self._replace_entries(news.entries)
-            self._table.next_id = max(self._table.next_id, news.next_id)
+            self._replace_entries(changes.entries)
+            self._table.next_id = max(self._table.next_id, changes.next_id)
 
     def _replace_table(self, table: EntryTable) -> None:
         with self._state_lock:
-            former, self._table = self._table, table
-        former.clear()
+            old, self._table = self._table, table
+        old.clear()
 
     def _replace_entries(self, entries: Mapping[int, MemoryEntry | None]) -> None:
-        """Terms are found first: a large entry takes a while, and searches must not wait for it."""
-        known = {number: self._table.find(number) for number in entries}
-        lost = [(before, tokenize_entry(before)) for before in known.values() if before is not None]
-        found = [(after, tokenize_entry(after)) for after in entries.values() if after is not None]
+        """Tokenize before locking: a large entry takes a while, and searches must not wait."""
+        old_entries = (self._table.find(number) for number in entries)
+        old = [(entry, tokenize_entry(entry)) for entry in old_entries if entry is not None]
+        new = [(entry, tokenize_entry(entry)) for entry in entries.values() if entry is not None]
         with self._state_lock:
-            for entry, them in lost:
-                self._table.drop(entry, them)
-            for entry, them in found:
-                self._table.put(entry, them)
+            for entry, terms in old:
+                self._table.drop(entry, terms)
+            for entry, terms in new:
+                self._table.put(entry, terms)

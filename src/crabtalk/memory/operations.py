@@ -1,7 +1,7 @@
-"""Ops: the closed set of ways to write a memory, as values. What they do is decided in `changes`.
+"""Operations: all ways to change a memory, as values. `changes` decides what they do.
 
-An entry is named by its name or an alias. With `kind`, the op is for entries of that kind only: a
-tool that may touch notes says so, and archives are safe from it.
+An entry is identified by its name or an alias. With `kind`, the operation only applies to entries
+of that kind: a tool that may change notes sets it, so it cannot touch archives.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from .entry import EntryKind
 
 
 class AddEntry(NamedTuple):
-    """A new entry. Topics cannot be added."""
+    """Add an entry. Topics cannot be added."""
 
     name: str
     content: str
@@ -19,7 +19,7 @@ class AddEntry(NamedTuple):
 
 
 class UpdateEntry(NamedTuple):
-    """New content, and new aliases where they are given. Archives are not rewritten."""
+    """Set the content, and the aliases if given. Archives cannot be rewritten."""
 
     name: str
     content: str
@@ -28,7 +28,7 @@ class UpdateEntry(NamedTuple):
 
 
 class RenameEntry(NamedTuple):
-    """Another name for good; the old one is free. Archives keep theirs: markers name them."""
+    """Rename for good; the old name becomes free. Archives keep their names: markers use them."""
 
     name: str
     new_name: str
@@ -36,7 +36,7 @@ class RenameEntry(NamedTuple):
 
 
 class SetAliases(NamedTuple):
-    """These aliases instead of those it had."""
+    """Replace the aliases."""
 
     name: str
     aliases: tuple[str, ...]
@@ -44,7 +44,7 @@ class SetAliases(NamedTuple):
 
 
 class RemoveEntry(NamedTuple):
-    """The entry and all its aliases."""
+    """Remove the entry and all its aliases."""
 
     name: str
     kind: EntryKind | None = None

@@ -1,7 +1,7 @@
-"""Persistence: how a memory is kept, as `Memory` sees it. Files are one way, a database another.
+"""PersistenceBackend: how `Memory` stores itself. Files are one backend, a database another.
 
-Where others write the same memory, a journal refuses what was decided without knowing what they
-wrote, and tells the news instead.
+Where several writers share a memory, a backend refuses a change that was planned without the
+changes of the others, and returns those instead.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,10 @@ from .table import EntryTable
 
 
 class JournalPosition(NamedTuple):
-    """How much of what was ever written one knows: up to which change, and of which memory, since
-    a name may have had several. Nothing was written yet at 0."""
+    """How much of a shared memory's history a reader knows: up to change `seq`.
+
+    `memory` tells memories of the same name apart. Nothing was written yet at 0.
+    """
 
     memory: int = 0
     seq: int = 0
@@ -23,8 +25,10 @@ class JournalPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemoteChanges:
-    """What others wrote: entries as they are now, by id; None for one that is gone. `is_all` says
-    that there are no others. `position` is that of whoever has heard it."""
+    """Changes by other writers: the current entries by id, None for removed ones.
+
+    `is_complete` means that there are no other entries. `position` is reached by applying them.
+    """
 
     position: JournalPosition
     entries: Mapping[int, MemoryEntry | None] = field(default_factory=dict)
@@ -33,7 +37,7 @@ class RemoteChanges:
 
 
 class BackendSizes(NamedTuple):
-    """Of files; a database has its own ways to tell."""
+    """Sizes of the files; a database leaves them at 0."""
 
     snapshot_bytes: int = 0
     journal_bytes: int = 0
@@ -41,33 +45,37 @@ class BackendSizes(NamedTuple):
 
 
 class PersistenceBackend(Protocol):
-    """Used by one thread at a time. What raises is a StoreError, and nothing has changed then."""
+    """Used by one thread at a time. Methods raise MemoryStoreError; nothing has changed then."""
 
     def append(self, change: EntryChange) -> RemoteChanges | None:
-        """Kept when this returns; unless there are news, which the change has to be decided anew
-        with."""
+        """Store a change, or return changes by others: then it must be planned anew."""
         ...
 
-    def accept(self, news: RemoteChanges) -> bool:
-        """Whether they are news still. From here on they are known."""
+    def accept(self, changes: RemoteChanges) -> bool:
+        """Whether these changes are new. From now on they count as known."""
         ...
 
     def replace(self, table: EntryTable, *, is_partial: bool = False) -> RemoteChanges | None:
-        """Keeps this instead of all there is. With `is_partial` a part of the table is what was
-        there: if there are news, nothing is written and they are returned."""
+        """Replace everything by this table.
+
+        With `is_partial`, a part of the table are existing entries: if others made changes,
+        nothing is written and those are returned.
+        """
         ...
 
     def try_checkpoint(self, table: EntryTable, *, last: bool = False) -> bool:
-        """The table has all that was appended, and may be kept in a shorter way; with `last` it
-        should be. Never raises: returns whether nothing is left to do."""
+        """Store everything more compactly if worthwhile; with `last`, in any case.
+
+        The table has all appended changes. Never raises: returns whether nothing is left to do.
+        """
         ...
 
     def checkpoint(self, table: EntryTable) -> None:
-        """The same, now, and with a word when it cannot be done."""
+        """The same now. Raises when it fails."""
         ...
 
     def sizes(self) -> BackendSizes: ...
 
     def close(self, *, remove: bool) -> None:
-        """Lets go of the memory. `remove` says that all is settled."""
+        """Release the memory. `remove` means that the last checkpoint has all changes."""
         ...

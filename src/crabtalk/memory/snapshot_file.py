@@ -1,4 +1,4 @@
-"""The snapshot as a file: read whole, replaced whole, copied aside when it is damaged."""
+"""The snapshot file: read and replaced as a whole, and backed up when it is damaged."""
 
 import os
 import zlib
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from .journal_file import SnapshotReference, write_at
 
-# A reader that meets a writer looks again this often.
+# How often a reader retries while a writer is active.
 MAX_READS = 8
 
 
 def identify_snapshot(data: bytes) -> SnapshotReference:
-    """How a journal names the snapshot that it follows. A missing one is an empty one."""
+    """How a journal names the snapshot it follows. A missing snapshot counts as empty."""
     return SnapshotReference(len(data), zlib.crc32(data))
 
 
 def read_file(path: Path) -> bytes:
-    """Nothing where there is nothing. A link is not followed."""
+    """Read a file; empty if it does not exist. Symbolic links are not followed."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -28,9 +28,11 @@ def read_file(path: Path) -> bytes:
 
 
 def read_files(path: Path) -> tuple[bytes, bytes, bytes]:
-    """Snapshot, journal and checksums of one moment, while somebody may be writing them. A writer
-    replaces the snapshot before it empties the journal, and after it replaced the checksums, which
-    fit the snapshot before as well: while the snapshot stays, so do the others."""
+    """Read snapshot, journal and checksums of the same moment, even during a write.
+
+    A writer first replaces the checksums, which also fit the old snapshot, then the snapshot, and
+    then empties the journal. So while the snapshot stays the same, all three fit.
+    """
     for _ in range(MAX_READS):
         data, lines, sums = (
             read_file(path),
@@ -51,11 +53,11 @@ def checksums_path(path: Path) -> Path:
 
 
 def write_temporary(path: Path, data: bytes) -> Path:
-    """The next snapshot, flushed, next to this one. What a crash left there is replaced."""
-    aside = temporary_path(path)
-    aside.unlink(missing_ok=True)
-    write_new_file(aside, data)
-    return aside
+    """Write and flush the next snapshot beside the current one, replacing what a crash left."""
+    temporary = temporary_path(path)
+    temporary.unlink(missing_ok=True)
+    write_new_file(temporary, data)
+    return temporary
 
 
 def temporary_path(path: Path) -> Path:
@@ -84,8 +86,10 @@ def flush_directory(path: Path) -> None:
 
 
 def back_up_damaged(path: Path, data: bytes, now: float) -> Path:
-    """A copy of a damaged file under a dated name, once: a crash before the file is replaced
-    leads here again."""
+    """Copy a damaged file to a dated name.
+
+    It is copied once, even if a crash before its replacement makes this run again.
+    """
     prefix = f"{path.name}.damaged-"
     for old in path.parent.iterdir():
         if old.name.startswith(prefix) and read_file(old) == data:

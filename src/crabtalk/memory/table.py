@@ -1,6 +1,6 @@
-"""The table: the entries of a memory in RAM, what they are called, and the index over them.
+"""EntryTable: the entries of a memory in RAM, by id, name and alias, and their search index.
 
-It believes what it is given: whether a change may be made is decided before it comes here.
+It does not check changes: they were checked before they get here.
 """
 
 from collections import Counter
@@ -15,10 +15,11 @@ from .tokenizer import tokenize_text
 class EntryTable:
     def __init__(self, entries: Iterable[MemoryEntry] = (), next_id: int = 1) -> None:
         self._entries: dict[int, MemoryEntry] = {}
-        # A file of another program may use a name twice: the lower id has it, until it is gone.
+        # Another program's file may use a name twice: the lower id has it until that entry is
+        # removed.
         self._names: dict[str, tuple[int, ...]] = {}
         self._aliases: dict[str, tuple[int, ...]] = {}
-        # How many notes each author has, those of the agent's own aside.
+        # How many notes each author has, without the agent's own.
         self._notes_by_author: Counter[str] = Counter()
         self.authored_notes = 0
         self.index = BM25Index()
@@ -41,35 +42,38 @@ class EntryTable:
         return self._entries.get(number)
 
     def get(self, name: str) -> MemoryEntry | None:
-        """Whose name it is, else whose alias."""
+        """The entry with that name, else the one with that alias."""
         owners = self._names.get(name) or self._aliases.get(name)
         return self._entries[owners[0]] if owners else None
 
-    def find_owner(self, name: str, *, but: int) -> MemoryEntry | None:
-        """Another entry than `but` that is called this, by name or by alias."""
+    def find_owner(self, name: str, *, except_id: int) -> MemoryEntry | None:
+        """An entry other than `except_id` with this name or alias."""
         for number in (*self._names.get(name, ()), *self._aliases.get(name, ())):
-            if number != but:
+            if number != except_id:
                 return self._entries[number]
         return None
 
-    def put(self, entry: MemoryEntry, found: list[str]) -> None:
-        """A new one, or one whose former self was dropped. `found` are its terms."""
+    def put(self, entry: MemoryEntry, terms: list[str]) -> None:
+        """Add an entry whose previous version was dropped. `terms` are its terms."""
         self._insert(entry)
-        self.index.add(entry.id, found, get_label(entry))
+        self.index.add(entry.id, terms, get_label(entry))
         self.next_id = max(self.next_id, entry.id + 1)
 
-    def drop(self, entry: MemoryEntry, lost: list[str]) -> None:
-        """`lost` are the terms it was put with."""
+    def drop(self, entry: MemoryEntry, terms: list[str]) -> None:
+        """Remove an entry. `terms` are those it was put with."""
         del self._entries[entry.id]
-        self.index.remove(entry.id, lost)
+        self.index.remove(entry.id, terms)
         self._count_author(entry, -1)
         remove_owner(self._names, entry.name, entry.id)
         for alias in entry.aliases:
             remove_owner(self._aliases, alias, entry.id)
 
     def clear(self) -> None:
-        """Lets go of all it has, piece by piece. Left to the interpreter that is a single step, and
-        with 100,000 entries no other thread gets on for 50 ms."""
+        """Release all data piece by piece.
+
+        Left to the interpreter it is a single step, and with 100,000 entries no other thread runs
+        for 50 ms.
+        """
         for names in (self._names, self._aliases):
             while names:
                 names.popitem()
@@ -81,15 +85,15 @@ class EntryTable:
         self, query: list[str], limit: int, view: MemoryView
     ) -> list[tuple[MemoryEntry, float]]:
         if view.authors is None and view.conversations is None:
-            found = self.index.search(query, limit)
+            hits = self.index.search(query, limit)
         elif (labels := view.find_labels()) is not None:
-            found = self.index.search(query, limit, view.build_label_filter(), labels)
+            hits = self.index.search(query, limit, view.build_label_filter(), labels)
         else:
-            found = self.index.search(query, limit, view.build_label_filter())
-        return [(self._entries[number], score) for number, score in found]
+            hits = self.index.search(query, limit, view.build_label_filter())
+        return [(self._entries[number], score) for number, score in hits]
 
     def count_notes(self, author: str) -> int:
-        """Of one author, who is not the agent."""
+        """The number of notes of an author other than the agent."""
         return self._notes_by_author[author]
 
     def count_kind(self, kind: EntryKind) -> int:
@@ -112,15 +116,15 @@ class EntryTable:
 
 
 def tokenize_entry(entry: MemoryEntry) -> list[str]:
-    """What an entry is found by: its content, its name and its aliases, not its author."""
+    """The search terms of an entry: from its content, name and aliases, but not its author."""
     names = (entry.name, *entry.aliases)
     if entry.name.startswith(AUTHOR_MARK):
         names = tuple(map(strip_author_prefix, names))
     return tokenize_text("\n".join((entry.content, *names)))
 
 
-# Tuples, because the collector passes over those that hold numbers, and looks at every list each
-# time: with 100,000 entries that held up everybody for 20 ms.
+# Tuples, because the garbage collector skips those that hold only numbers, but visits every list:
+# with 100,000 entries that blocked all threads for 20 ms.
 
 
 def add_owner(owners: dict[str, tuple[int, ...]], name: str, number: int) -> None:
@@ -128,8 +132,8 @@ def add_owner(owners: dict[str, tuple[int, ...]], name: str, number: int) -> Non
 
 
 def remove_owner(owners: dict[str, tuple[int, ...]], name: str, number: int) -> None:
-    left = tuple(each for each in owners[name] if each != number)
-    if left:
-        owners[name] = left
+    remaining = tuple(owner for owner in owners[name] if owner != number)
+    if remaining:
+        owners[name] = remaining
     else:
         del owners[name]

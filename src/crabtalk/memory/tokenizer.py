@@ -1,9 +1,9 @@
-"""Tokens: the one way text becomes terms, for entries, for sessions and for what is asked of them.
+"""Tokenizer: turns text into terms, the same way for entries, sessions and queries.
 
-`words` is the split that CRMEM stores agree on: runs of alphabetic characters and digits, two or
-more, in lower case, without stop words. `tokens` makes of each word what is indexed, so that a word
-is found however it was spelt: accents and cases are folded, widths and ligatures too, and scripts
-written without spaces come as every character and every pair of neighbours. No stemming.
+`split_words` splits as all CRMEM stores do: runs of two or more alphabetic characters and digits,
+in lower case, without stop words. `tokenize_text` turns each word into index terms, so that it is
+found however it is spelt: accents, case, widths and ligatures are folded, and scripts without
+spaces yield every character and every pair of neighbours. No stemming.
 """
 
 import re
@@ -28,7 +28,7 @@ UNSPACED = (
     "\u0e00-\u0e7f\u0e80-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
 )
 
-# ASCII in one pass: capitals to small letters, whatever is no letter or digit to a space.
+# ASCII in one pass: capitals become lower case, anything but letters and digits a space.
 ASCII_TABLE = bytes(
     ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 0x20 for code in range(256)
 )
@@ -36,51 +36,51 @@ DROPPED_TOKENS = STOP_WORDS | {chr(code) for code in range(128)}
 
 
 def tokenize_text(text: str) -> list[str]:
-    """The terms of a text, as often as they occur; their order says nothing.
+    """The terms of a text, with repetitions, in no particular order.
 
-    A letter or digit alone is no term; a character of a script without spaces is.
+    A single letter or digit is no term; a single character of a script without spaces is one.
     """
     if text.isascii():
         return tokenize_ascii(text)
     chunks = normalize("NFKC", text).split()
-    found = tokenize_ascii(" ".join(chunk for chunk in chunks if chunk.isascii()))
-    return found + tokenize_unicode(" ".join(chunk for chunk in chunks if not chunk.isascii()))
+    terms = tokenize_ascii(" ".join(chunk for chunk in chunks if chunk.isascii()))
+    return terms + tokenize_unicode(" ".join(chunk for chunk in chunks if not chunk.isascii()))
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text as any CRMEM store splits them: accents kept, runs of CJK whole."""
-    found = (word.lower() for word in word_pattern().findall(text.replace("_", " ")))
-    return [word for word in found if word not in STOP_WORDS]
+    """Split a text as any CRMEM store does: accents are kept, runs of CJK stay whole."""
+    words = (word.lower() for word in word_pattern().findall(text.replace("_", " ")))
+    return [word for word in words if word not in STOP_WORDS]
 
 
 def tokenize_ascii(text: str) -> list[str]:
-    """Tokens where there is nothing but ASCII."""
+    """The terms of an ASCII text."""
     dropped = DROPPED_TOKENS
     pieces = text.encode().translate(ASCII_TABLE).decode().split()
     return [piece for piece in pieces if piece not in dropped]
 
 
 def tokenize_unicode(text: str) -> list[str]:
-    """Tokens where there is more than ASCII."""
+    """The terms of a text with characters beyond ASCII."""
     pieces = piece_pattern().findall(text.casefold().replace("_", " "))
-    # Stop words go before the accents do: "thé" is none.
-    kept = " ".join(piece for piece in pieces if piece not in DROPPED_TOKENS)
-    found: list[str] = []
-    for number, part in enumerate(run_pattern().split(fold_accents(kept))):
+    # Stop words are dropped before accents are: "thé" is not a stop word.
+    filtered = " ".join(piece for piece in pieces if piece not in DROPPED_TOKENS)
+    terms: list[str] = []
+    for number, part in enumerate(run_pattern().split(fold_accents(filtered))):
         if number % 2:
-            found += part
-            found += map("".join, pairwise(part))
+            terms += part
+            terms += map("".join, pairwise(part))
         else:
-            found += (piece for piece in part.split() if len(piece) > 1)
-    return found
+            terms += (piece for piece in part.split() if len(piece) > 1)
+    return terms
 
 
 def fold_accents(text: str) -> str:
-    """Without accents. What was taken apart to find them is put together again: Hangul, kana."""
+    """Remove accents. NFC recomposes what NFD took apart besides: Hangul, kana."""
     return normalize("NFC", accent_pattern().sub("", normalize("NFD", text)))
 
 
-# Compiled when first needed: most text is ASCII, and the sets are large.
+# Compiled when first needed: most text is ASCII, and the character sets are large.
 
 
 @cache

@@ -1,4 +1,4 @@
-"""LLMs: neutral messages, one Provider protocol, and the only rooms that know a vendor's JSON."""
+"""LLMs: vendor-neutral messages, one Provider protocol, and subpackages for each vendor's JSON."""
 
 from .discovery import (
     LOCAL_SETTINGS,

@@ -1,7 +1,7 @@
-"""Azure's OpenAI service: OpenAI's dialect at other addresses, with the key in another header.
+"""Azure's OpenAI service: OpenAI's dialect with other URLs, and the key in another header.
 
-Two generations of addresses. The v1 API is OpenAI's own layout below `/openai/v1`. Before it, the
-model is a deployment in the path, and every request names the version of the API it means.
+There are two URL layouts. The v1 API has OpenAI's own layout below `/openai/v1`. In the older one
+the model is a deployment in the path, and every request has the API version.
 """
 
 from urllib.parse import quote
@@ -10,13 +10,13 @@ from .http_client import HttpRequest
 from .messages import Request
 from .openai import OpenAiDialect
 
-# The last version with a date that is not a preview; after it came v1.
+# The last dated version that is not a preview; v1 came after it.
 DEFAULT_API_VERSION = "2024-10-21"
 V1_PATH = "/openai/v1"
 
 
 class AzureDialect(OpenAiDialect):
-    """One resource. `base` is its endpoint, with `/openai/v1` at the end for the v1 API."""
+    """One Azure resource. `base` is its endpoint, which ends in `/openai/v1` for the v1 API."""
 
     def __init__(self, name: str, *, base: str, api_key: str = "", api_version: str = "") -> None:
         super().__init__(name, base=base.rstrip("/").removesuffix("/openai"), api_key=api_key)
@@ -31,7 +31,7 @@ class AzureDialect(OpenAiDialect):
 
     def build_headers(self) -> dict[str, str]:
         headers = super().build_headers()
-        headers.pop("Authorization", None)  # there, Azure expects a token of Entra ID, not a key
+        headers.pop("Authorization", None)  # Azure expects an Entra ID token there, not a key
         if self._api_key:
             headers["api-key"] = self._api_key
         return headers

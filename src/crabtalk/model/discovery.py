@@ -1,7 +1,7 @@
-"""Discovery: which model answers when nobody configured one.
+"""Discovery: finds a model if none is configured.
 
-In order: a key in the environment, a model server on its usual loopback port, the local model if
-it is installed. Nothing is sent to a server that was merely found but a question for its models.
+In this order: a key in the environment, a model server on its usual loopback port, the local model
+if it is installed. A discovered server is only asked for its models.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ SETUP_HELP = """no model is set up. Three ways on:
 
 
 class DiscoveredProvider(Value, frozen=True):
-    """A provider nobody configured, and why it is offered."""
+    """A provider that was found without configuration, and why it is offered."""
 
     settings: ProviderSettings
     reason: str
 
 
 class LocalServer(Value, frozen=True):
-    """A program people run models with, and where it listens unless told otherwise."""
+    """A program that runs models locally, and its default address."""
 
     name: str
     title: str
     base_url: str
-    # Ollama lists models it could not run at once here, and has its own list of those it has.
+    # Ollama's /v1/models includes models that are not installed; this path lists installed ones.
     installed_models_path: str = ""
 
 
@@ -51,7 +51,7 @@ KNOWN_LOCAL_SERVERS = (
     LocalServer("vllm", "vLLM", "http://127.0.0.1:8000"),
 )
 
-# What to pick from a vendor's list when nobody did: the first that starts like this.
+# The default model of each vendor: the first in its list with one of these prefixes.
 PREFERRED_PREFIXES: dict[str, tuple[str, ...]] = {
     "openai": ("gpt-5-mini", "gpt-5", "gpt-4.1-mini", "gpt-4o"),
     "anthropic": ("claude-sonnet", "claude-haiku", "claude-opus"),
@@ -69,19 +69,21 @@ async def discover_providers(
     servers: Sequence[LocalServer] = KNOWN_LOCAL_SERVERS,
     models_directory: "Path | None" = None,
 ) -> list[DiscoveredProvider]:
-    """What could answer, best first. Empty: see WAYS_ON."""
-    found = find_environment_providers(environ)
-    found += await find_running_servers(environ, http, servers)
+    """Return usable providers, best first. If there are none, show SETUP_HELP."""
+    providers = find_environment_providers(environ)
+    providers += await find_running_servers(environ, http, servers)
     if models_directory is not None:
         from .local.install import is_installed
 
         if is_installed(models_directory):
-            found.append(DiscoveredProvider(LOCAL_SETTINGS, "the tiny offline model is installed"))
-    return found
+            providers.append(
+                DiscoveredProvider(LOCAL_SETTINGS, "the tiny offline model is installed")
+            )
+    return providers
 
 
 def find_environment_providers(environ: Mapping[str, str]) -> list[DiscoveredProvider]:
-    """Providers whose keys are set, in the order people meet them."""
+    """Return providers whose keys are set, the most common vendors first."""
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
     candidates = (
         ("openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", ()),
@@ -93,36 +95,36 @@ def find_environment_providers(environ: Mapping[str, str]) -> list[DiscoveredPro
         ("bedrock", "AWS_BEARER_TOKEN_BEDROCK", "", ()),
         ("bedrock", "AWS_ACCESS_KEY_ID", "", ("AWS_SECRET_ACCESS_KEY",)),
     )
-    found: dict[str, DiscoveredProvider] = {}
-    for kind, key, base, needed in candidates:
-        if kind in found or not all(environ.get(name) for name in (key, *needed)):
+    providers: dict[str, DiscoveredProvider] = {}
+    for kind, key, base, required in candidates:
+        if kind in providers or not all(environ.get(name) for name in (key, *required)):
             continue
         if kind == "bedrock" and not region:
             continue
-        secret = kind != "bedrock" and key != base
+        is_api_key = kind != "bedrock" and key != base
         settings = ProviderSettings(
             name=kind,
             kind=kind,
-            api_key=environ[key] if secret else "",
+            api_key=environ[key] if is_api_key else "",
             base_url=environ.get(base, ""),
             region=region if kind == "bedrock" else "",
             api_version=environ.get("OPENAI_API_VERSION", "") if kind == "azure" else "",
             source=f"${key}",
         )
-        found[kind] = DiscoveredProvider(settings, f"{key} is set")
-    return list(found.values())
+        providers[kind] = DiscoveredProvider(settings, f"{key} is set")
+    return list(providers.values())
 
 
 async def find_running_servers(
     environ: Mapping[str, str],
     http: HttpClient,
     servers: Sequence[LocalServer] = KNOWN_LOCAL_SERVERS,
-    patience: float = PROBE_TIMEOUT,
+    seconds: float = PROBE_TIMEOUT,
 ) -> list[DiscoveredProvider]:
-    """Servers that answer within a moment and have a model, asked all at once."""
-    asked = [apply_ollama_host(server, environ) for server in servers]
+    """Return servers that answer in time and have a model. All are asked in parallel."""
+    candidates = [apply_ollama_host(server, environ) for server in servers]
     answers = await asyncio.gather(
-        *(list_server_models(server, http, patience) for server in asked)
+        *(list_server_models(server, http, seconds) for server in candidates)
     )
     return [
         DiscoveredProvider(
@@ -134,13 +136,13 @@ async def find_running_servers(
             ),
             f"{server.title} answers at {server.base_url}",
         )
-        for server, models in zip(asked, answers, strict=True)
+        for server, models in zip(candidates, answers, strict=True)
         if models
     ]
 
 
 def apply_ollama_host(server: LocalServer, environ: Mapping[str, str]) -> LocalServer:
-    """Ollama may live elsewhere; what it binds to is also where it is reached."""
+    """Apply OLLAMA_HOST, the address Ollama binds to, which is also where to reach it."""
     host = environ.get("OLLAMA_HOST", "").strip().rstrip("/")
     if server.name != "ollama" or not host:
         return server
@@ -149,16 +151,16 @@ def apply_ollama_host(server: LocalServer, environ: Mapping[str, str]) -> LocalS
     scheme, _, rest = host.partition("://")
     if ":" not in rest.rsplit("]", 1)[-1]:
         rest = f"{rest}:11434"
-    rest = rest.replace("0.0.0.0", "127.0.0.1", 1)  # noqa: S104 - where it listens, not we
+    rest = rest.replace("0.0.0.0", "127.0.0.1", 1)  # noqa: S104 - Ollama listens there, not we
     return msgspec.structs.replace(server, base_url=f"{scheme}://{rest}")
 
 
-async def list_server_models(server: LocalServer, http: HttpClient, patience: float) -> list[str]:
-    """The models a server has; none when it is not there, is something else, or wants a key."""
-    timeouts = Timeouts(connect=patience, first=patience, between=patience)
+async def list_server_models(server: LocalServer, http: HttpClient, seconds: float) -> list[str]:
+    """Return the models of a server; none if it is absent, something else, or requires a key."""
+    timeouts = Timeouts(connect=seconds, first=seconds, between=seconds)
     path = server.installed_models_path or "/v1/models"
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(seconds):
             status, _, body = await http.fetch(
                 HttpRequest(server.base_url + path, method="GET"), timeouts
             )
@@ -179,7 +181,7 @@ async def list_server_models(server: LocalServer, http: HttpClient, patience: fl
 
 
 def choose_preferred_model(kind: str, names: Sequence[str]) -> str:
-    """The model to start with, of those a vendor offers. Empty when it offers none."""
+    """Choose the default model from those a vendor offers. Empty if it offers none."""
     for prefix in PREFERRED_PREFIXES.get(kind, ()):
         for name in names:
             if name.startswith(prefix):

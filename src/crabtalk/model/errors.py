@@ -1,4 +1,4 @@
-"""ApiError: how a model call fails, in words the rest of the program understands."""
+"""ApiError: the failure of a model call, with a kind that is the same for all vendors."""
 
 from enum import Enum
 
@@ -6,21 +6,21 @@ from enum import Enum
 class ErrorKind(Enum):
     AUTH = "auth"  # the key is missing, wrong, or not allowed to do this
     NOT_FOUND = "not_found"  # no such model, or no such endpoint
-    INVALID = "invalid"  # the request is malformed or asks for what the model cannot
+    INVALID = "invalid"  # the request is malformed, or the model does not support it
     CONTEXT = "context"  # the request is longer than the model can read
     FILTERED = "filtered"  # the vendor refused the content
     RATE_LIMIT = "rate_limit"  # too much, too often, or the quota is used up for now
     QUOTA = "quota"  # nothing left to spend; waiting does not help
-    OVERLOADED = "overloaded"  # the vendor asks for patience
+    OVERLOADED = "overloaded"  # the vendor asks to try later
     SERVER = "server"  # the vendor failed
     TIMEOUT = "timeout"
     CONNECTION = "connection"  # unreachable, or cut off
-    TLS = "tls"  # reached, but its certificate does not hold
-    PROTOCOL = "protocol"  # an answer that is not what this vendor's API answers
-    CONFIG = "config"  # nothing was sent: the set-up does not allow it
+    TLS = "tls"  # reached, but its certificate is not valid
+    PROTOCOL = "protocol"  # the answer does not follow this vendor's API
+    CONFIG = "config"  # nothing was sent: the configuration does not allow it
 
 
-# Worth another try with the same request, a moment later.
+# The same request may succeed a moment later.
 TRANSIENT = frozenset(
     {
         ErrorKind.RATE_LIMIT,
@@ -33,7 +33,7 @@ TRANSIENT = frozenset(
 
 
 class ApiError(Exception):
-    """A failed model call. `message` is the vendor's own sentence where it gave one."""
+    """A failed model call. `message` is the vendor's own message if there is one."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ApiError(Exception):
         return self.kind in TRANSIENT
 
 
-# What a status means when the vendor's body says nothing better.
+# The kind of a status, used if the vendor's body is not more specific.
 STATUS_KINDS = {
     400: ErrorKind.INVALID,
     401: ErrorKind.AUTH,

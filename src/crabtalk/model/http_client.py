@@ -1,4 +1,4 @@
-"""HttpClient: one pool of connections for all backends. Loads aiohttp when first used."""
+"""HttpClient: one connection pool for all providers. It imports aiohttp on first use."""
 
 import asyncio
 import importlib
@@ -16,15 +16,15 @@ from .messages import Value
 if TYPE_CHECKING:
     import aiohttp
 
-# Of an error's body, this much is read. The rest is not worth waiting for.
+# Bytes read of an error's body. The rest is not worth waiting for.
 MAX_ERROR_BODY = 64 * 1024
-# Characters of what a server said that was no HTTP.
+# Characters quoted of an answer that is not HTTP.
 MAX_QUOTED = 200
-# Seconds that a body has to end in after the answer has.
+# Seconds for a body to end after the answer in it is complete.
 DRAIN_TIMEOUT = 1.0
-# No answer of a model is longer; a stream that goes on past it has no end.
+# Bytes of an answer. Answers of models are shorter; a longer stream is considered endless.
 MAX_BODY = 64 * 1024 * 1024
-# The engine bounds how many turns run at once; a second bound here would make some wait unseen.
+# No limit: the engine limits concurrent turns, and a second limit would make some wait unnoticed.
 MAX_CONNECTIONS = 0
 LOOPBACK = re.compile(r"https?://(localhost|127(\.\d+){3}|\[::1\])(:\d+)?([/?#]|$)", re.IGNORECASE)
 
@@ -49,12 +49,12 @@ class Timeouts(Value, frozen=True):
 class HttpClient:
     """Shared by all providers of a process; closed once, at the end.
 
-    Proxies come from HTTPS_PROXY and its kin, certificates from SSL_CERT_FILE, REQUESTS_CA_BUNDLE
-    or CURL_CA_BUNDLE, else from the system.
+    Proxies come from HTTPS_PROXY and similar variables, certificates from SSL_CERT_FILE,
+    REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE, else from the system.
     """
 
     def __init__(self) -> None:
-        # By whether they go direct, and whether they are secured.
+        # By (without proxy, with TLS).
         self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
 
     async def close(self) -> None:
@@ -63,13 +63,13 @@ class HttpClient:
 
     @asynccontextmanager
     async def open(self, call: HttpRequest, timeouts: Timeouts) -> AsyncIterator["HttpReply"]:
-        """Sends `call` and yields its reply once the headers are there.
+        """Send `call` and yield its reply once the headers have arrived.
 
         Leaving the block before the body was read to its end closes the connection at once.
-        Raises ApiError for everything that can go wrong on the way.
+        Raises ApiError for all network errors.
         """
         if "aiohttp" not in sys.modules:
-            # A tenth of a second, and others have something to say meanwhile.
+            # The import takes a tenth of a second and must not block the loop.
             await asyncio.to_thread(importlib.import_module, "aiohttp")
         import aiohttp
 
@@ -97,21 +97,21 @@ class HttpClient:
     async def fetch(
         self, call: HttpRequest, timeouts: Timeouts
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and whole body, for answers that are not streamed."""
+        """Return status, headers and the whole body of an answer that is not streamed."""
         async with self.open(call, timeouts) as reply:
             return reply.status, reply.headers, await reply.read(MAX_BODY)
 
     async def get_session(self, url: str) -> "aiohttp.ClientSession":
-        """The session for a URL. What is on this machine is never reached through a proxy."""
+        """Return the session for a URL. Loopback URLs never go through a proxy."""
         direct = is_loopback(url)
         kind = direct, url.lower().startswith("https:")
         if kind not in self._sessions:
             import aiohttp
 
-            # Reading all certificates takes as long as a turn may, so only who needs them pays,
-            # and nobody waits. A proxy may need them too.
+            # Reading all certificates is slow, so it happens in a thread and only if they are
+            # needed. A proxy may need them too.
             tls = await asyncio.to_thread(create_tls_context) if kind != (True, False) else True
-            if kind in self._sessions:  # somebody else was faster
+            if kind in self._sessions:  # another task was faster
                 return self._sessions[kind]
             self._sessions[kind] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
@@ -131,8 +131,8 @@ def is_loopback(url: str) -> bool:
 class HttpReply:
     """A response whose body is still to be read.
 
-    One timer watches all reads of a body: it looks when it fires, not before. A timer for each
-    read would cost as much as reading a small chunk does.
+    One timer for the whole body checks the deadline when it fires. A timer for each read would cost
+    as much as reading a small chunk.
     """
 
     __slots__ = (
@@ -168,7 +168,8 @@ class HttpReply:
         self._schedule_deadline_check(deadline)
 
     async def read_piece(self) -> bytes:
-        """What has arrived, empty at the end. Raises ApiError past the deadline."""
+        """Return the bytes that have arrived; empty at the end. Raises ApiError past the
+        deadline."""
         self._is_waiting = True
         try:
             piece = await self._read()
@@ -190,29 +191,29 @@ class HttpReply:
         return piece
 
     async def drain(self) -> None:
-        """Nothing more is wanted. A body that ends at once leaves its connection to the next
-        request; one that does not is closed."""
+        """Read the rest of the body. If it ends within DRAIN_TIMEOUT, the connection can be
+        reused; otherwise it is closed."""
         with suppress(ApiError, TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT):
                 while await self.read_piece():
                     pass
 
     def extend_deadline(self) -> None:
-        """A token arrived: the next one has its time from now."""
+        """A token has arrived: restart the deadline for the next one."""
         self.deadline = self._loop.time() + self._timeouts.between
         if self.deadline < self._due:  # the first token has more time than those after it
             self._watch.cancel()
             self._schedule_deadline_check(self.deadline)
 
     async def read(self, limit: int = MAX_ERROR_BODY) -> bytes:
-        """The body, or the first `limit` bytes of it."""
+        """Return at most the first `limit` bytes of the body."""
         body = bytearray()
         while len(body) < limit and (piece := await self.read_piece()):
             body += piece
         return bytes(body[:limit])
 
     def close(self) -> None:
-        """Closes the connection, or hands it back to the pool when the body was read."""
+        """Close the connection, or return it to the pool if the body was read."""
         self._watch.cancel()
         self._response.close()
 
@@ -236,7 +237,7 @@ class HttpReply:
 
 
 def create_tls_context() -> ssl.SSLContext:
-    """The system's certificates, or the bundle the environment names."""
+    """Load the system's certificates, or the bundle named in the environment."""
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         if path := os.environ.get(name):
             try:
@@ -249,7 +250,7 @@ def create_tls_context() -> ssl.SSLContext:
 
 
 def translate_error(error: Exception, url: str, timeouts: Timeouts) -> ApiError:
-    """What went wrong below HTTP, in a sentence."""
+    """Convert a network error to an ApiError."""
     import aiohttp
 
     where = url.split("?")[0]
@@ -268,9 +269,9 @@ def translate_error(error: Exception, url: str, timeouts: Timeouts) -> ApiError:
     if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ServerDisconnectedError):
         return ApiError(ErrorKind.CONNECTION, f"{where} closed the connection in mid-answer")
     if isinstance(error, aiohttp.ClientResponseError):
-        # It quotes what it could not read, of any length.
-        said = " ".join(error.message.split())[:MAX_QUOTED]
-        return ApiError(ErrorKind.PROTOCOL, f"{where} does not answer in HTTP: {said}")
+        # aiohttp quotes the text it could not parse, of any length.
+        quoted = " ".join(error.message.split())[:MAX_QUOTED]
+        return ApiError(ErrorKind.PROTOCOL, f"{where} does not answer in HTTP: {quoted}")
     return ApiError(
         ErrorKind.CONNECTION, f"the connection to {where} failed: {describe_cause(error)}"
     )

@@ -1,8 +1,8 @@
-"""The values that flow between the engine and a model, whoever the vendor is.
+"""The values exchanged between the engine and a model, the same for all vendors.
 
-Nothing here knows a vendor's JSON. `opaque` fields are the one concession: what a vendor wants to
-see again (a signature over its reasoning, say) travels with a message under that vendor's kind,
-and nobody else looks inside.
+No vendor's JSON is known here. The one exception are `opaque` fields: data that a vendor wants back
+(such as a signature over its reasoning) is stored with a message under that vendor's kind, and only
+that vendor's code reads it.
 """
 
 from typing import Any, Literal
@@ -14,11 +14,11 @@ FinishReason = Literal["", "stop", "length", "tool_calls", "filtered"]
 
 
 class Value(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Immutable, compared by content, encoded without what is at its default."""
+    """Immutable, compared by content, encoded without default values."""
 
 
 class Image(Value, frozen=True):
-    """An image somebody shows the model: its bytes, or where a vendor can fetch it."""
+    """An image for the model: its bytes, or a URL the vendor can fetch it from."""
 
     media_type: str = "image/png"
     data: bytes = b""
@@ -26,7 +26,7 @@ class Image(Value, frozen=True):
 
 
 class ToolCall(Value, frozen=True):
-    """A call as the model made it. `arguments` is JSON text, valid or not."""
+    """A tool call as the model wrote it. `arguments` is JSON text that may be invalid."""
 
     id: str
     name: str
@@ -44,12 +44,12 @@ class Message(Value, frozen=True):
     call_id: str = ""  # tool: the call this answers
     name: str = ""  # tool: the tool that was called
     is_error: bool = False  # tool
-    agent: str = ""  # assistant: the guest that spoke; empty for the conversation's own agent
+    agent: str = ""  # assistant: the guest that answered; empty for the conversation's own agent
     opaque: dict[str, Any] = {}  # assistant: by provider kind
 
 
 class Tool(Value, frozen=True):
-    """What a model may call. `parameters` is a JSON Schema of an object."""
+    """A tool the model may call. `parameters` is a JSON Schema of an object."""
 
     name: str
     description: str = ""
@@ -59,7 +59,7 @@ class Tool(Value, frozen=True):
 
 
 class Usage(Value, frozen=True):
-    """Tokens of one model call. None where the vendor does not say."""
+    """Tokens of one model call. None where the vendor does not report them."""
 
     prompt: int = 0
     completion: int = 0
@@ -80,7 +80,7 @@ class Usage(Value, frozen=True):
 
 
 def add_counts(left: int | None, right: int | None) -> int | None:
-    """The sum of what is known; unknown only when both are."""
+    """Add two counts. An unknown count adds nothing; the sum is unknown if both are."""
     if left is None or right is None:
         return left if right is None else right
     return left + right
@@ -99,7 +99,7 @@ class Request(Value, frozen=True):
 
 
 class ToolCallDelta(Value, frozen=True):
-    """A piece of a tool call. `index` says of which; id and name come once, arguments in pieces."""
+    """A piece of the tool call number `index`. Id and name come once, arguments in pieces."""
 
     index: int
     id: str = ""
@@ -108,7 +108,7 @@ class ToolCallDelta(Value, frozen=True):
 
 
 class Chunk(Value, frozen=True):
-    """What arrived since the last chunk. Often one field, never none."""
+    """What arrived since the last chunk. At least one field is set, often only one."""
 
     text: str = ""
     reasoning: str = ""
@@ -128,7 +128,7 @@ class Response(Value, frozen=True):
 
 
 class ModelInfo(Value, frozen=True):
-    """A model a provider offers. `context_limit` in tokens, None when unknown."""
+    """A model that a provider offers. `context_limit` is in tokens, None if unknown."""
 
     name: str
     context_limit: int | None = None

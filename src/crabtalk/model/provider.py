@@ -1,7 +1,7 @@
-"""Provider: what the engine asks of a model. HttpProvider: all of it but a vendor's dialect.
+"""Provider: the interface of a model for the engine. HttpProvider: its implementation over HTTP.
 
-A dialect is pure: it says what to send and reads what came back, and never touches a socket. The
-driver here owns time-outs, retries and connections, once for every vendor.
+A dialect knows one vendor's API: it builds requests and parses answers, and does no I/O.
+HttpProvider has the timeouts, retries and connections for all vendors.
 """
 
 import asyncio
@@ -15,57 +15,57 @@ from .messages import Chunk, ModelInfo, Request, Response, Value
 from .redaction import Redactor
 from .response_assembler import ResponseAssembler
 
-# The vendor asks to wait longer than this: better to say so than to sit and wait.
+# Seconds. If the vendor asks to wait longer, the error is raised instead of waiting.
 MAX_RETRY_AFTER = 30.0
 FIRST_BACKOFF = 0.1
 
 
 class Provider(Protocol):
-    """A place that answers requests for models. `name` is what configuration calls it."""
+    """A service that offers models. `name` is its name in the configuration."""
 
     @property
     def name(self) -> str: ...
 
     async def complete(self, request: Request) -> Response:
-        """The whole answer. Raises ApiError. Cancelled, the request is closed at once."""
+        """Return the whole answer. Raises ApiError. Cancelling this closes the request at once."""
         ...
 
     def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
-        """The answer as it comes. Raises ApiError. Closing it closes the request at once."""
+        """Yield the answer as it arrives. Raises ApiError. Closing this closes the request."""
         ...
 
     async def models(self) -> list[ModelInfo]:
-        """What it offers, asked anew. Raises ApiError."""
+        """Ask the service which models it offers. Raises ApiError."""
         ...
 
     def context_limit(self, model: str) -> int | None:
-        """Tokens the model can read, if that is known without asking."""
+        """Return how many tokens the model can read, if that is known without a request."""
         ...
 
     async def close(self) -> None:
-        """Gives back what it holds: connections, child processes."""
+        """Release connections and child processes."""
         ...
 
 
 class AnswerDecoder(Protocol):
-    """Reads one streamed answer, fed with bytes split anywhere."""
+    """Decodes one streamed answer from bytes that may be split anywhere."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the vendor has said that this was all. Some never do."""
+        """Whether the vendor has marked the end of the answer. Some never do."""
         ...
 
     def feed(self, data: bytes) -> list[Chunk]:
-        """The chunks `data` completes. Raises ApiError when the vendor reports one."""
+        """Return the chunks that `data` completes. Raises ApiError for an error of the vendor."""
         ...
 
     def end(self) -> list[Chunk]:
-        """The body is over. Raises ApiError when the answer is not."""
+        """End the body. Raises ApiError if the answer is not complete."""
         ...
 
 
 class Dialect(Protocol):
-    """How one vendor is spoken to. Pure: same input, same output."""
+    """The API of one vendor. It does no I/O."""
 
     name: str
 
@@ -82,22 +82,22 @@ class Dialect(Protocol):
     def context_limit(self, model: str) -> int | None: ...
 
     def drop_rejected_option(self, error: ApiError) -> bool:
-        """True when it gave up an optional part that `error` objects to: try again."""
+        """Stop sending an optional part that `error` rejects. Returns True if a retry may help."""
         ...
 
 
 def draw_uniform(low: float, high: float) -> float:
-    import random  # late: few programs ever get here
+    import random  # late: needed for retries only
 
-    return random.uniform(low, high)  # noqa: S311 - so that clients spread, not to keep a secret
+    return random.uniform(low, high)  # noqa: S311 - spreads clients, and is no secret
 
 
 class RetryPolicy(Value, frozen=True):
-    """How often, and how long in between: doubling, with jitter between half and full."""
+    """How often to retry, and the delays: doubled each time, with jitter between half and full."""
 
     max_retries: int = 2
     backoff: float = FIRST_BACKOFF
-    # Draws the jitter; tests put their own here.
+    # Draws the jitter; tests replace it.
     draw_jitter: Callable[[float, float], float] | None = None
 
     def compute_delay(self, attempt: int, error: ApiError) -> float:
@@ -109,8 +109,10 @@ class RetryPolicy(Value, frozen=True):
 def finish_decoding(
     decoder: AnswerDecoder, is_complete: bool, failure: ApiError | None = None
 ) -> list[Chunk]:
-    """An answer that is complete stays one, however its connection ends: what was cut off behind
-    it, its price or the word that this was all, is no part of it. Of another, the failure is told.
+    """Return the last chunks. For an incomplete answer, raises `failure` or the decoder's error.
+
+    A complete answer is valid even if its connection broke: only the usage or the end marker is
+    missing then.
     """
     try:
         return decoder.end()
@@ -123,7 +125,7 @@ def finish_decoding(
 class HttpProvider:
     """A Provider over HTTP: one dialect, one shared client.
 
-    `secrets` are sent to the server and never shown of what it answers.
+    `secrets` are the credentials sent to the server; they are masked in its answers.
     """
 
     def __init__(
@@ -147,11 +149,11 @@ class HttpProvider:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no log may show: keys, with variables filled in."""
+        """Texts that no log may show: keys, with variables filled in."""
         return self._redactor.secrets
 
     async def complete(self, request: Request) -> Response:
-        """Nobody has seen a chunk before the last one, so the whole of it can be tried again."""
+        """Retries as a whole: no chunk has been returned before the answer is complete."""
         attempt = 0
         while True:
             assembler = ResponseAssembler()
@@ -167,7 +169,7 @@ class HttpProvider:
                     attempt = await self._wait_before_retry(error, attempt)
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
-        """Tried again only while nobody has seen a chunk of it."""
+        """Retries only before the first chunk."""
         attempt = 0
         while True:
             seen = False
@@ -204,7 +206,7 @@ class HttpProvider:
         return self.dialect.context_limit(model)
 
     async def close(self) -> None:
-        """Nothing of its own: the connections are the shared client's."""
+        """Nothing to do: the connections belong to the shared client."""
 
     async def _attempt(self, request: Request, call: HttpRequest) -> AsyncGenerator[Chunk, None]:
         redactor = self._redactor.open_stream()
@@ -215,7 +217,7 @@ class HttpProvider:
             decoder = self.dialect.create_decoder(request)
             is_complete = False
             piece = await reply.read_piece()
-            if piece.lstrip().startswith(b"{"):  # no stream begins with a brace
+            if piece.lstrip().startswith(b"{"):  # no event stream starts with a brace
                 piece += await reply.read()
                 if b'"error"' in piece:
                     raise self.dialect.parse_error(reply.status, reply.headers, piece)
@@ -244,7 +246,7 @@ class HttpProvider:
                 yield chunk
 
     def _check_is_stream(self, reply: HttpReply) -> None:
-        """A page where a stream should be: a proxy's, a login's, or the wrong base_url's."""
+        """Raises ApiError for a web page, such as that of a proxy, a login or a wrong base_url."""
         kind = reply.headers.get("Content-Type", "")
         if "html" in kind:
             raise ApiError(
@@ -254,9 +256,9 @@ class HttpProvider:
             )
 
     def _can_send_differently(self, error: ApiError, request: Request, sent: HttpRequest) -> bool:
-        """Whether the same request would be put differently now, because of this objection.
+        """Whether the request would be encoded differently now, because of this error.
 
-        Another request may have met it first and taught the dialect already.
+        Another request may have got the same error before and have changed the dialect already.
         """
         if error.is_transient:
             return False
@@ -266,7 +268,7 @@ class HttpProvider:
         )
 
     async def _wait_before_retry(self, error: ApiError, attempt: int) -> int:
-        """Waits before the next attempt, or raises `error` when there is none."""
+        """Wait before the next attempt, or raise `error` if there is none."""
         error.provider = error.provider or self.name
         if not error.is_transient or attempt >= self._retry.max_retries:
             raise error

@@ -1,4 +1,4 @@
-"""Backends: from settings to a provider. Each vendor's module is loaded when it is first wanted."""
+"""Creates providers from settings. Each vendor's module is imported on first use."""
 
 import os
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ def build_provider(
     environ: Mapping[str, str] = os.environ,
     models_directory: "Path | None" = None,
 ) -> Provider:
-    """The provider that `settings` describe. Raises SettingsError when they lack something."""
+    """Build the provider for `settings`. Raises ProviderSettingsError if a setting is missing."""
     settings = resolve_settings(settings, environ)
     if settings.kind == "local":
         return build_local_provider(settings, http, models_directory)
-    spoken = build_dialect(settings, environ)
+    dialect = build_dialect(settings, environ)
     return HttpProvider(
-        spoken,
+        dialect,
         http,
         timeouts=Timeouts(
             connect=settings.connect_timeout,
@@ -34,19 +34,19 @@ def build_provider(
             between=settings.timeout,
         ),
         retry=RetryPolicy(max_retries=settings.max_retries),
-        secrets=list_secrets(settings, spoken),
+        secrets=list_secrets(settings, dialect),
     )
 
 
-def list_secrets(settings: ProviderSettings, spoken: Dialect) -> list[str]:
-    """What is sent in confidence, by settings whose variables are filled in."""
-    found = [settings.api_key, *find_url_secrets(settings.base_url)]
+def list_secrets(settings: ProviderSettings, dialect: Dialect) -> list[str]:
+    """Return the credentials sent to the server, for settings with variables filled in."""
+    secrets = [settings.api_key, *find_url_secrets(settings.base_url)]
     if settings.kind == "bedrock":
         from .bedrock import BedrockDialect
 
-        if isinstance(spoken, BedrockDialect):
-            found += spoken.secrets
-    return found
+        if isinstance(dialect, BedrockDialect):
+            secrets += dialect.secrets
+    return secrets
 
 
 def build_dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dialect:
@@ -59,13 +59,13 @@ def build_dialect(settings: ProviderSettings, environ: Mapping[str, str]) -> Dia
         case "anthropic":
             from . import anthropic
 
-            given = {"base": base} if base else {}
-            return anthropic.AnthropicDialect(name, api_key=key, **given)
+            options = {"base": base} if base else {}
+            return anthropic.AnthropicDialect(name, api_key=key, **options)
         case "google":
             from . import google
 
-            given = {"base": base} if base else {}
-            return google.GoogleDialect(name, api_key=key, **given)
+            options = {"base": base} if base else {}
+            return google.GoogleDialect(name, api_key=key, **options)
         case "azure":
             from .azure import AzureDialect
 

@@ -1,4 +1,4 @@
-"""Settings: what configuration says about providers, checked and with its variables filled in."""
+"""ProviderSettings: the configuration of providers, validated and with variables expand in."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from .errors import ApiError, ErrorKind
 
 PROVIDER_KINDS = ("openai", "anthropic", "google", "bedrock", "azure", "local")
 
-# People copy the address of a request; what is wanted is where all requests start.
+# People copy the URL of a request. These endpoints are removed from it to get the base URL.
 ENDPOINT_PATHS = (
     "/chat/completions",
     "/completions",
@@ -24,7 +24,7 @@ ENDPOINT_PATHS = (
 
 
 class ProviderSettingsError(ValueError):
-    """A provider's settings cannot be used, with what to write instead."""
+    """A provider's settings are invalid; the text says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ProviderSettings:
     fallback: str = ""
     region: str = ""  # bedrock
     api_version: str = ""  # azure
-    # Where it was written, for people who have to mend it.
+    # Where it was configured, for error messages.
     source: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -85,22 +85,22 @@ TYPE_DESCRIPTIONS: dict[type | tuple[type, ...], str] = {
 
 
 def read_provider_settings(document: Mapping[str, Any]) -> list[ProviderSettings]:
-    """The providers of a config.toml, as written: variables are not filled in yet."""
-    found = []
+    """Read the providers of a config.toml. Variables are not expand in yet."""
+    providers = []
     if llm := document.get("llm"):
         if not isinstance(llm, Mapping):
             raise ProviderSettingsError("llm must be a section: write [llm]")
         model = llm.get("model")
         rest = {key: value for key, value in llm.items() if key != "model"}
         models = {"models": [model]} if model else {}
-        found.append(read_provider_entry({"name": "llm", **rest, **models}, "[llm]"))
+        providers.append(read_provider_entry({"name": "llm", **rest, **models}, "[llm]"))
     entries = document.get("providers", [])
     if not isinstance(entries, list):
         raise ProviderSettingsError("providers must be a list of sections: write [[providers]]")
     for number, entry in enumerate(entries, 1):
-        found.append(read_provider_entry(entry, f"[[providers]] number {number}"))
-    names = [settings.name for settings in found]
-    for settings in found:
+        providers.append(read_provider_entry(entry, f"[[providers]] number {number}"))
+    names = [settings.name for settings in providers]
+    for settings in providers:
         if names.count(settings.name) > 1:
             raise ProviderSettingsError(
                 f"two providers are called {settings.name!r}; names must differ"
@@ -111,20 +111,20 @@ def read_provider_settings(document: Mapping[str, Any]) -> list[ProviderSettings
                 "which is not there"
             )
     offered: dict[str, ProviderSettings] = {}
-    for settings in found:
+    for settings in providers:
         for model in settings.models:
             other = offered.setdefault(model, settings)
             if other is not settings:
                 raise build_duplicate_model_error(model, other, settings)
-    return found
+    return providers
 
 
 def build_duplicate_model_error(
-    model: str, one: "ProviderSettings", other: "ProviderSettings"
+    model: str, first: "ProviderSettings", second: "ProviderSettings"
 ) -> ProviderSettingsError:
     return ProviderSettingsError(
-        f"model {model!r} is offered twice: by {one.name!r} ({one.source}) and by "
-        f"{other.name!r} ({other.source}); leave it out of one"
+        f"model {model!r} is offered twice: by {first.name!r} ({first.source}) and by "
+        f"{second.name!r} ({second.source}); leave it out of one"
     )
 
 
@@ -151,18 +151,19 @@ def read_provider_entry(entry: Any, source: str) -> ProviderSettings:
 
 
 def resolve_settings(settings: ProviderSettings, environ: Mapping[str, str]) -> ProviderSettings:
-    """With `${VAR}` filled in and the base URL in order. Raises SettingsError for a gap."""
+    """Fill in `${VAR}` and normalise the base URL. Raises ProviderSettingsError for a variable
+    that is not set."""
 
-    def filled(key: str) -> str:
+    def expand(key: str) -> str:
         return expand_variables(
             getattr(settings, key), environ, f"{key} of provider {settings.name!r}"
         )
 
     return replace(
         settings,
-        base_url=normalise_base_url(filled("base_url"), settings.kind),
-        api_key=filled("api_key"),
-        region=filled("region"),
+        base_url=normalise_base_url(expand("base_url"), settings.kind),
+        api_key=expand("api_key"),
+        region=expand("region"),
     )
 
 
@@ -179,7 +180,7 @@ def expand_variables(text: str, environ: Mapping[str, str], where: str) -> str:
 
 
 def normalise_base_url(url: str, kind: str) -> str:
-    """Where requests start: no endpoint, no slash at the end, `/v1` where only a host is given."""
+    """Remove an endpoint and trailing slashes, and add `/v1` to a bare host of kind openai."""
     url = url.strip().rstrip("/")
     if not url:
         return ""

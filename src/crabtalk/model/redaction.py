@@ -1,7 +1,8 @@
-"""Redaction: answers and errors of a model server without the key that was sent to it.
+"""Redaction: removes keys from the answers and errors of model servers.
 
-Servers quote the key they refuse, whole, cut or with its middle starred out. Errors lose all three
-forms. Streamed text loses the whole key, also when it is split between chunks.
+Servers quote a key they reject: whole, truncated, or with its middle starred out. All three forms
+are removed from errors. From streamed text the whole key is removed, even if it is split between
+chunks.
 """
 
 import re
@@ -15,12 +16,12 @@ from crabtalk.masking import MASK, SHORTEST_SECRET, mask_secrets
 from .errors import ApiError
 from .messages import Chunk
 
-# A key is recognised by this many of its characters in a row. It is also what a stream may show of
-# a key before it is recognised as one.
+# A key is recognised by this many of its characters in a row. A stream may show fewer of them
+# before the key is recognised.
 MIN_FRAGMENT = 8
-# Servers without keys are given a plain word such as "ollama", which is no secret.
+# People configure a plain word such as "ollama" for servers without keys, which is no secret.
 PLAIN_WORD = re.compile(r"[a-z]{1,11}\Z")
-# A word in which somebody has put something else for a part of it.
+# A word of which a part may be replaced by stars, dots or similar.
 MASKED_WORD = re.compile(r"[\w\-*•●…#.]+")
 MASKED_GAP = re.compile(r"\*+|[•●…]+|#{2,}|\.{2,}|[xX]{3,}")
 # Characters of a starred word that must agree with the key at either end.
@@ -31,14 +32,14 @@ class Redactor:
     """Knows the secrets of one provider."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        found = {secret for secret in secrets if is_maskable(secret)}
-        written = {
-            form for secret in found for form in (quote(secret, safe=""), repr(secret)[1:-1])
+        maskable = {secret for secret in secrets if is_maskable(secret)}
+        escaped = {
+            form for secret in maskable for form in (quote(secret, safe=""), repr(secret)[1:-1])
         }
-        self.secrets = tuple(sorted(found | written, key=len, reverse=True))
+        self.secrets = tuple(sorted(maskable | escaped, key=len, reverse=True))
 
     def redact_error(self, error: ApiError) -> None:
-        """Replaces what the error says, in place, so that its type and origin stay."""
+        """Redact the error's message in place, so that its type and traceback stay."""
         error.message = self.redact_text(error.message)
         error.args = (error.message,)
 
@@ -50,12 +51,12 @@ class Redactor:
         return mask_secrets(text, ())
 
     def open_stream(self) -> "StreamRedactor | None":
-        """For one answer; None where there is nothing to look for."""
+        """Return a redactor for one answer, or None if there are no secrets."""
         return StreamRedactor(self.secrets) if self.secrets else None
 
     def _redact_word(self, match: re.Match[str]) -> str:
         word = match[0]
-        stop = "." if word.endswith(".") and not word.endswith("..") else ""  # of the sentence
+        stop = "." if word.endswith(".") and not word.endswith("..") else ""  # ends the sentence
         start, *between = MASKED_GAP.split(word.removesuffix(stop))
         if not between:
             return word
@@ -69,14 +70,15 @@ class Redactor:
 
 
 class StreamRedactor:
-    """Redacts one streamed answer. Text that may become the key is held until that is known."""
+    """Redacts one streamed answer. Text that may be the start of a key is held back until that is
+    known."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._text = FieldRedactor(secrets)
         self._reasoning = FieldRedactor(secrets)
 
     def redact(self, chunks: list[Chunk]) -> list[Chunk]:
-        """The chunks that may be shown now; in nearly all cases `chunks` itself."""
+        """Return the chunks that may be shown now, in nearly all cases `chunks` itself."""
         if len(chunks) == 1:  # as chunks of most models arrive
             text, reasoning = chunks[0].text, chunks[0].reasoning
         else:
@@ -90,7 +92,7 @@ class StreamRedactor:
         return [chunk for chunk in shown if chunk != Chunk()]
 
     def end(self) -> list[Chunk]:
-        """Text still held, once the answer is over."""
+        """Return the text still held back at the end of the answer."""
         text = self._text.add("", is_last=True)
         reasoning = self._reasoning.add("", is_last=True)
         return [Chunk(text=text, reasoning=reasoning)] if text or reasoning else []
@@ -103,16 +105,16 @@ class StreamRedactor:
 
 
 class FieldRedactor:
-    """Redacts one kind of text of an answer."""
+    """Redacts one text field of an answer."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = secrets
         self._starts = tuple({secret[:MIN_FRAGMENT] for secret in secrets})
-        self._shown = ""  # the last characters that were shown, fewer than PIECE
-        self.held = ""  # text that may become a secret
+        self._shown = ""  # the last characters shown, fewer than MIN_FRAGMENT
+        self.held = ""  # text that may be the start of a secret
 
     def try_show(self, text: str) -> bool:
-        """Whether `text` may be shown as it is; if so, it counts as shown."""
+        """Return whether `text` may be shown unchanged; if so, it counts as shown."""
         if self.held:
             return False
         window = self._shown + text
@@ -123,7 +125,7 @@ class FieldRedactor:
         return True
 
     def add(self, text: str, *, is_last: bool) -> str:
-        """What may be shown of the text so far and was not shown yet."""
+        """Add text. Returns what may be shown now and was not shown yet."""
         window = self._shown + self.held + text
         done = len(self._shown)  # characters of the window that are shown or replaced
         replaced = 0
@@ -136,7 +138,7 @@ class FieldRedactor:
             if not is_whole and is_last:
                 continue
             shown.append(window[done:start])
-            if not is_whole:  # what follows may make it the secret
+            if not is_whole:  # the next text may complete the secret
                 self._shown = window[max(replaced, start + 1 - MIN_FRAGMENT) : start]
                 self.held = window[start:]
                 return "".join(shown)
@@ -147,15 +149,15 @@ class FieldRedactor:
         return "".join(shown)
 
     def _find(self, window: str) -> list[tuple[int, str]]:
-        """Where a secret is, or where the window ends in the beginning of one; in order."""
-        found = []
+        """Find secrets in the window, and a start of one at its end, ordered by position."""
+        matches = []
         for secret in self._secrets:
             begin = window.find(secret[:MIN_FRAGMENT])
             while begin >= 0:
                 if secret.startswith(window[begin : begin + len(secret)]):
-                    found.append((begin, secret))
+                    matches.append((begin, secret))
                 begin = window.find(secret[:MIN_FRAGMENT], begin + 1)
-        return sorted(found, key=lambda each: (each[0], -len(each[1])))
+        return sorted(matches, key=lambda match: (match[0], -len(match[1])))
 
 
 def is_maskable(secret: str) -> bool:
@@ -163,7 +165,7 @@ def is_maskable(secret: str) -> bool:
 
 
 def redact_pieces(text: str, secret: str) -> str:
-    """Without any part of the secret that is long enough to be recognised."""
+    """Mask every part of the secret that is at least MIN_FRAGMENT long."""
     begin = 0
     while begin <= len(secret) - MIN_FRAGMENT:
         length = MIN_FRAGMENT
@@ -178,11 +180,11 @@ def redact_pieces(text: str, secret: str) -> str:
 
 
 def find_url_secrets(url: str) -> list[str]:
-    """The password, and values of the query, in the address of a server."""
+    """Return the password and the query values in the URL of a server."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return []
     values = [pair.partition("=")[2] for pair in parts.query.split("&")]
-    found = [parts.password or "", *values]
-    return [form for value in found for form in {value, unquote(value)} if value]
+    secrets = [parts.password or "", *values]
+    return [form for secret in secrets for form in {secret, unquote(secret)} if secret]

@@ -1,7 +1,7 @@
-"""Registry: all providers as one. Finds the provider for a model, and another when it fails.
+"""Registry: all providers as one. It finds the provider for a model, and another if that fails.
 
-Looking up takes no lock and copies nothing: a call in flight keeps the provider it started with,
-whatever is added, removed or switched meanwhile.
+Lookups take no lock: a running call keeps the provider it started with, even if providers are
+added, removed or switched in the meantime.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ from .provider_settings import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Failures after which another provider may do better. A malformed request would fail there too.
+# Failures after which another provider is tried. A malformed request would fail there too.
 FALLBACK_KINDS = TRANSIENT | {ErrorKind.QUOTA}
 
 SETUP_COMMAND = "crabtalkd setup"
 
 
 class RegisteredProvider(msgspec.Struct):
-    """A provider in the registry, or the reason why it cannot be used."""
+    """A provider in the registry, or the error that prevents its use."""
 
     settings: ProviderSettings
     provider: Provider | ApiError
@@ -50,16 +50,16 @@ class RegisteredProvider(msgspec.Struct):
 
     @property
     def model_names(self) -> list[str]:
-        """Its models: those configured, else those it says it has."""
+        """The configured models, else those that the service advertises."""
         return list(self.settings.models) or [model.name for model in self.advertised_models]
 
     def list_offered_models(self) -> list[ModelInfo]:
-        """Its models, with what is known of them, by its own word or without asking."""
-        told = {model.name: model.context_limit for model in self.advertised_models}
+        """Return its models with their context limits, as advertised or else as known to us."""
+        advertised = {model.name: model.context_limit for model in self.advertised_models}
         if isinstance(self.provider, ApiError):
             return [ModelInfo(name) for name in self.model_names]
         known = self.provider.context_limit
-        return [ModelInfo(name, told.get(name) or known(name)) for name in self.model_names]
+        return [ModelInfo(name, advertised.get(name) or known(name)) for name in self.model_names]
 
     @property
     def problem(self) -> ApiError | None:
@@ -91,17 +91,17 @@ class Registry:
         self._http = http or HttpClient()
         self._environ = environ
         self._models_directory = models_directory
-        self._setup = setup  # what a person types who has no model yet
+        self._setup = setup  # the command that helps people without a model
         self._entries: dict[str, RegisteredProvider] = {}
         self._routes: dict[str, RegisteredProvider] = {}
         self._active = ""
 
-    # ── Who is there ────────────────────────────────────────────────────────────────────────
+    # ── Providers ───────────────────────────────────────────────────────────────────────────
 
     def add(self, settings: ProviderSettings) -> None:
-        """Adds a provider. Settings that cannot be used are kept, and are the error of its models.
+        """Add a provider. If its settings are unusable, requests for its models raise the error.
 
-        Raises SettingsError, and adds nothing, when its name or one of its models is taken.
+        Raises ProviderSettingsError and adds nothing if its name or one of its models is taken.
         """
         if settings.name in self._entries:
             raise ProviderSettingsError(f"a provider called {settings.name!r} is there already")
@@ -127,7 +127,7 @@ class Registry:
             return error
 
     async def remove(self, name: str) -> None:
-        """Forgets a provider. Calls in flight end as they would; then it is closed."""
+        """Remove a provider and close it. Running calls over HTTP continue to their end."""
         entry = self._entries.pop(name, None)
         if entry is None:
             raise ProviderSettingsError(f"no provider is called {name!r}")
@@ -142,7 +142,7 @@ class Registry:
 
     @property
     def secrets(self) -> list[str]:
-        """What providers send in confidence, with variables filled in."""
+        """The secrets of all providers, with variables filled in."""
         providers = [entry.provider for entry in self.entries]
         return [
             secret
@@ -157,30 +157,30 @@ class Registry:
 
     @property
     def no_model_message(self) -> str:
-        """What is said where there is none."""
+        """The error message if no model is configured."""
         return f"no model is set up; `{self._setup}` helps with that"
 
     @property
     def active(self) -> str:
-        """The model for requests that name none; empty while nobody has chosen or been asked."""
+        """The model for requests that name none; empty if none was chosen or configured."""
         return self._active
 
     def switch(self, model: str) -> None:
-        """Makes `model` the default. Raises ApiError when it is known not to be there."""
+        """Make `model` the default. Raises ApiError if no provider can offer it."""
         if self._find_entry(model) is None:
             raise self._build_unknown_model_error(model)
         self._active = model
 
     def set_active(self, model: str) -> None:
-        """Makes `model` the default without asking anybody, as configuration does at start."""
+        """Make `model` the default without checking it, as configuration does at start."""
         self._active = model
 
     # ── As a Provider ───────────────────────────────────────────────────────────────────────
 
     async def complete(self, request: Request) -> Response:
-        for entry, asked in await self._build_fallback_chain(request):
+        for entry, fallback_request in await self._build_fallback_chain(request):
             try:
-                return await entry.require_provider().complete(asked)
+                return await entry.require_provider().complete(fallback_request)
             except ApiError as error:
                 last = error
                 if error.kind not in FALLBACK_KINDS and error.kind is not ErrorKind.CONFIG:
@@ -188,10 +188,10 @@ class Registry:
         raise last
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
-        for entry, asked in await self._build_fallback_chain(request):
+        for entry, fallback_request in await self._build_fallback_chain(request):
             seen = False
             try:
-                async with aclosing(entry.require_provider().stream(asked)) as chunks:
+                async with aclosing(entry.require_provider().stream(fallback_request)) as chunks:
                     async for chunk in chunks:
                         seen = True
                         yield chunk
@@ -205,16 +205,17 @@ class Registry:
         raise last
 
     async def models(self) -> list[ModelInfo]:
-        """What all providers offer. Those that cannot be asked offer what is configured."""
-        found: list[ModelInfo] = []
+        """Return the models of all providers. If a provider cannot be reached, its configured
+        models are returned."""
+        models: list[ModelInfo] = []
         for entry in self.entries:
             try:
                 await self.refresh_models(entry)
             except ApiError:
                 if not entry.settings.models:
                     continue
-            found += entry.list_offered_models()
-        return found
+            models += entry.list_offered_models()
+        return models
 
     def context_limit(self, model: str) -> int | None:
         entry = self._find_entry(model)
@@ -230,11 +231,12 @@ class Registry:
     # ── Routing ─────────────────────────────────────────────────────────────────────────────
 
     async def refresh_models(self, entry: RegisteredProvider) -> None:
-        """Learns what a provider offers. Raises ApiError."""
+        """Ask a provider for its models. Raises ApiError."""
         entry.advertised_models = await entry.require_provider().models()
 
     async def default_model(self) -> str:
-        """The active model; else the first configured, or advertised, of the first provider."""
+        """Return the active model, else the first or preferred model of the first provider that
+        works."""
         if self._active:
             return self._active
         problems = []
@@ -255,7 +257,8 @@ class Registry:
     async def _build_fallback_chain(
         self, request: Request
     ) -> list[tuple[RegisteredProvider, Request]]:
-        """The provider for a request, then those it falls back to, each with its own model."""
+        """Return the provider for a request and its fallbacks, each with the request for its own
+        model."""
         model = request.model or await self.default_model()
         entry = self._find_entry(model)
         if entry is None:
@@ -277,7 +280,7 @@ class Registry:
         return chain
 
     def _find_entry(self, model: str) -> RegisteredProvider | None:
-        """The provider that lists the model; else the one that could have any."""
+        """Return the provider that lists the model, else the only one without configured models."""
         if entry := self._routes.get(model):
             return entry
         for entry in self.entries:
@@ -308,9 +311,9 @@ async def open_registry(
     servers: Sequence[LocalServer] = KNOWN_LOCAL_SERVERS,
     setup: str = SETUP_COMMAND,
 ) -> Registry:
-    """The registry a config.toml describes; where it describes none, what can be found.
+    """Create the registry from a config.toml, or from discovery if it has no providers.
 
-    Raises SettingsError for a document that cannot be used.
+    Raises ProviderSettingsError for an invalid document.
     """
     registry = Registry(environ=environ, models_directory=models_directory, setup=setup)
     configured = read_provider_settings(document)
@@ -319,13 +322,13 @@ async def open_registry(
     ):
         configured.append(LOCAL_SETTINGS)
     if not configured:
-        found = await discover_providers(
+        discovered = await discover_providers(
             environ, registry.http, servers=servers, models_directory=models_directory
         )
-        configured = [candidate.settings for candidate in found]
+        configured = [candidate.settings for candidate in discovered]
     for settings in configured:
         if settings.kind == "bedrock":
-            # Amazon's credentials may come from files, or from a service on the network.
+            # Reading AWS credentials may access files or the network.
             await asyncio.to_thread(registry.add, settings)
         else:
             registry.add(settings)
@@ -335,5 +338,5 @@ async def open_registry(
 
 
 def get_section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = document.get(name)
-    return found if isinstance(found, Mapping) else {}
+    section = document.get(name)
+    return section if isinstance(section, Mapping) else {}

@@ -1,20 +1,19 @@
-"""Assembler: puts a streamed answer together, for those who want it whole."""
+"""ResponseAssembler: builds one Response from the chunks of a streamed answer."""
 
 from typing import Any
 
 from .errors import ApiError, ErrorKind
 from .messages import Chunk, FinishReason, Message, Response, ToolCall, ToolCallDelta, Usage
 
-# A piece of a few letters takes four times as much as the letters do, for as long as the answer is
-# not complete. So many of them are made one.
+# A short string takes about four times the memory of its letters, so this many are joined to one.
 MAX_SHORT_PIECES = 32
 
 
 class ResponseAssembler:
-    """Add chunks in order, then take the message.
+    """Add chunks in order, then build the message.
 
-    Pieces of a tool call are joined by index: id and name are taken when they come, arguments are
-    joined. A call without an id or a name is an answer that cannot be carried out, and an error.
+    The pieces of a tool call have the same index: the last id and name count, arguments are joined.
+    A call without an id or a name cannot be executed and is an error.
     """
 
     def __init__(self) -> None:
@@ -48,20 +47,20 @@ class ResponseAssembler:
         call.append(delta.arguments)
 
     def list_named_calls(self) -> tuple[ToolCall, ...]:
-        """The calls that have a name by now, without their arguments; some may lack an id yet."""
+        """Return the calls whose name is known, without arguments. Some may not have an id yet."""
         return tuple(
             ToolCall(id=call[0], name=call[1]) for _, call in sorted(self._calls.items()) if call[1]
         )
 
     def build_tool_calls(self) -> tuple[ToolCall, ...]:
-        """The calls so far, in the order of their index. Raises ApiError for half a call."""
+        """Return the calls so far, ordered by index. Raises ApiError for an incomplete call."""
         calls = []
         for _, (call_id, name, *pieces) in sorted(self._calls.items()):
             if not call_id or not name:
-                lacking = "an id" if not call_id else "a name"
+                missing = "an id" if not call_id else "a name"
                 raise ApiError(
                     ErrorKind.PROTOCOL,
-                    f"the model called a tool ({name or call_id or 'unnamed'}) without {lacking}",
+                    f"the model called a tool ({name or call_id or 'unnamed'}) without {missing}",
                 )
             calls.append(ToolCall(id=call_id, name=name, arguments="".join(pieces)))
         return tuple(calls)
@@ -82,7 +81,7 @@ class ResponseAssembler:
 
 
 class TextBuffer:
-    """A text as it comes."""
+    """A text that arrives in pieces."""
 
     __slots__ = ("_long", "_short")
 

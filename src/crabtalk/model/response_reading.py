@@ -1,4 +1,4 @@
-"""Reading what any vendor may answer: JSON or not, errors without words, when to come back."""
+"""Parses the parts of answers that vendors have in common: JSON, errors, retry delays, usage."""
 
 import email.utils
 import time
@@ -14,13 +14,13 @@ from .messages import Usage
 def decode_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested to no end
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
         start = body[:80].decode(errors="replace")
         raise ApiError(ErrorKind.PROTOCOL, f"the answer is not JSON: {start!r}") from None
 
 
 def read_model_list(body: bytes, key: str) -> list[Any]:
-    """What a vendor has under that name, of any kind. Raises ApiError where that is no list."""
+    """Return the list under `key`, with entries of any type. Raises ApiError if it is no list."""
     document = decode_json(body)
     entries = document.get(key) if isinstance(document, dict) else None
     if not isinstance(entries, list):
@@ -29,7 +29,7 @@ def read_model_list(body: bytes, key: str) -> list[Any]:
 
 
 def describe_body(status: int, body: bytes) -> str:
-    """Something to say about a body that says nothing we understand."""
+    """Return an error message for a body that is not in the vendor's error format."""
     text = " ".join(body[:200].decode(errors="replace").split())
     if not text:
         return "refused without a word"
@@ -39,7 +39,7 @@ def describe_body(status: int, body: bytes) -> str:
 
 
 def read_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from `retry-after-ms` or `retry-after` as a number or a date."""
+    """Return the seconds to wait, from `retry-after-ms`, or `retry-after` as a number or date."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:
@@ -57,7 +57,7 @@ def read_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def read_error_message(body: bytes) -> tuple[str, str]:
-    """The sentence and the code of an error body; empty where it has none."""
+    """Return the message and the code of an error body; empty if it has none."""
     try:
         document = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -73,7 +73,7 @@ def read_error_message(body: bytes) -> tuple[str, str]:
         return "", ""
     message = error.get("message") or error.get("detail") or ""
     code = error.get("code") or ""
-    if not isinstance(code, str) or not code:  # llama-server's is the status again
+    if not isinstance(code, str) or not code:  # llama-server repeats the status here
         code = error.get("type") or code
     return str(message), str(code)
 
@@ -81,7 +81,8 @@ def read_error_message(body: bytes) -> tuple[str, str]:
 def build_usage(
     *, fresh: int, cached: int | None, stored: int, completion: int, reasoning: int | None = None
 ) -> Usage:
-    """For vendors that count what came from the cache, what went into it, and the rest, apart."""
+    """Build the usage for vendors that count tokens read from the cache, written to it and
+    uncached ones separately."""
     miss = fresh + stored
     prompt = miss + (cached or 0)
     return Usage(

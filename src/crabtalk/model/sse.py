@@ -1,39 +1,39 @@
-"""Server-sent events: bytes in, however they were split, events out."""
+"""SseDecoder: parses server-sent events from bytes that may be split anywhere."""
 
 from .errors import ApiError, ErrorKind
 
-# An event this long is no event of a model's.
+# Bytes of one event. Events of models are much shorter.
 MAX_EVENT = 16 * 1024 * 1024
-# Nor is one of so many lines. Each weighs several times what it has on the wire.
+# Lines of one event: in memory a line takes several times its size on the wire.
 MAX_LINES = 100_000
 
 
 class SseDecoder:
-    """Gives (event name, data). Follows the HTML standard's parsing of event streams.
+    """Returns pairs of event name and data, parsed as the HTML standard defines event streams.
 
-    Lines end in LF, CR LF or CR; comments and unknown fields are passed over; data lines of one
-    event are joined by LF; an event without data is none.
+    Lines end in LF, CR LF or CR. Comments and unknown fields are ignored. Data lines of one event
+    are joined by LF. An event without data is ignored.
     """
 
     __slots__ = ("_data", "_event", "_is_between", "_rest", "_skip_lf", "_started")
 
     def __init__(self) -> None:
-        self._rest = b""  # the beginning of a line
+        self._rest = b""  # the beginning of an incomplete line
         self._data: list[bytes] = []
         self._event = ""
-        self._skip_lf = False  # the last piece ended in CR; a LF at once belongs to it
+        self._skip_lf = False  # the last piece ended in CR; a LF that follows is part of it
         self._started = False
-        self._is_between = False  # events: nothing that came is part of what is to come
+        self._is_between = False  # no part of the next event has arrived yet
 
     def feed(self, data: bytes) -> list[tuple[str, bytes]]:
-        """The events that `data` completes."""
+        """Return the events that `data` completes."""
         if (
             self._is_between
             and data[:6] == b"data: "
             and data[-2:] == b"\n\n"
             and data.find(b"\n") == len(data) - 2
             and b"\r" not in data
-        ):  # an event of one line, whole: nearly all pieces are, at a third of the cost
+        ):  # fast path, at a third of the cost: most pieces are one complete event of one line
             return [("", data[6:-2])]
         if self._skip_lf and data:
             data = data.removeprefix(b"\n")
@@ -70,5 +70,5 @@ class SseDecoder:
         return events
 
     def end(self) -> list[tuple[str, bytes]]:
-        """The stream is over. Servers that forget the last blank line are forgiven."""
+        """Return the last event at the end of the stream. Some servers omit the last blank line."""
         return self.feed(b"\n\n")

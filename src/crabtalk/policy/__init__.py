@@ -1,4 +1,4 @@
-"""Who may do what: origins of runs, permission rules, modes, approvals and confinement."""
+"""Decides who may do what: sender trust, permission rules, modes, approvals and file access."""
 
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ __all__ = [
     "parse_rule",
 ]
 
-# Needed when people are asked something, or ask.
+# Only loaded when a person is asked for an approval, or asks for an explanation.
 __getattr__ = load_lazily(
     __name__,
     {

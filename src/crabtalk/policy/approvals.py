@@ -1,8 +1,8 @@
 """Approvals: the question a person gets about a call, and what the answer allows.
 
-The question shows all of the call, with invisible characters spelled out. An answer holds for
-exactly the bytes that were shown: the digest in the question is compared again when the call is
-carried out.
+The question shows the whole call, with invisible characters escaped. An answer is valid only for
+exactly the bytes that were shown: the digest in the question is compared again before the call
+runs.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from crabtalk.runtime import ApprovalRequest, AskOption, AskQuestion, ToolDispat
 from .rules import PermissionRequest
 
 ALLOW, DENY, ALWAYS = "Allow", "Deny", "Always"
-# What people type, and what clients of earlier versions send.
+# Words that people type, and labels that clients of earlier versions send.
 YES_WORDS = {"allow", "yes", "y", "ok"}
 PATTERN_CHARACTERS = frozenset("*?[")
 ALWAYS_WORDS = {"always", "always here"}
@@ -30,7 +30,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True):
 
 
 class ApprovalQuestion(msgspec.Struct, frozen=True):
-    """A question, and the rules that "Always" would remember."""
+    """A question, and the rules that the answer "Always" would store."""
 
     question: AskQuestion
     rules: tuple[str, ...]
@@ -70,15 +70,15 @@ def build_question(request: PermissionRequest, reason: str, *, for_owner: bool) 
 
 
 def compute_digest(call: ToolDispatch) -> str:
-    """Of everything that decides what the call does."""
+    """Hash everything that decides what the call does."""
     parts = [call.agent, call.name, call.arguments, str(call.cwd)]
     data = json.dumps(parts, ensure_ascii=True).encode()
     return hashlib.sha256(data).hexdigest()
 
 
 def describe_call(request: PermissionRequest) -> str:
-    """The whole call as a person reads it: a command as it is, an edit as what goes and what comes,
-    anything else as its arguments."""
+    """Describe the whole call for a person: a command as it is, an edit as lines removed and
+    added, any other call by its arguments."""
     arguments = dict(request.arguments)
     if not arguments:
         return escape_invisible(request.call.arguments)
@@ -99,7 +99,7 @@ def describe_call(request: PermissionRequest) -> str:
 
 
 def list_command_variables(request: PermissionRequest) -> dict[str, str]:
-    """The variables a call sets for its command."""
+    """Return the environment variables that a call sets for its command."""
     env = request.arguments.get("env") if request.access.kind == "shell" else None
     if not isinstance(env, dict):
         return {}
@@ -107,7 +107,7 @@ def list_command_variables(request: PermissionRequest) -> dict[str, str]:
 
 
 def describe_approval(approval: ApprovalRequest) -> str:
-    """All of it as one text, for clients that show a question as it is."""
+    """Format the approval as one text, for clients that show only the question's text."""
     lines = [f"May {approval.agent} call {approval.tool}? {approval.reason}", approval.call]
     lines += [f"with {name}={value}" for name, value in approval.env.items()]
     lines.append(f"in {approval.cwd}")
@@ -117,7 +117,7 @@ def describe_approval(approval: ApprovalRequest) -> str:
 
 
 def escape_invisible(text: str) -> str:
-    """The same with control and invisible characters spelled out; line feeds and tabs stay."""
+    """Escape control and invisible characters, except line feeds and tabs."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -129,7 +129,7 @@ def escape_invisible(text: str) -> str:
 
 
 def suggest_rules(request: PermissionRequest) -> tuple[str, ...]:
-    """What "Always" would remember for this call; nothing where no rule is safe."""
+    """Return the rules that "Always" would store for this call; none if no rule is safe."""
     call = request.call
     match request.access.kind:
         case "shell":
@@ -143,7 +143,7 @@ def suggest_rules(request: PermissionRequest) -> tuple[str, ...]:
         case "edit":
             path = request.path
             if path is None or PATTERN_CHARACTERS & set(str(path)):
-                return ()  # the rule would be about other files too
+                return ()  # the rule would match other files too
             return (f"{call.name}({path})",)
         case "mcp":
             if not request.names or PATTERN_CHARACTERS & set(request.names[0]):
@@ -155,7 +155,7 @@ def suggest_rules(request: PermissionRequest) -> tuple[str, ...]:
 
 
 def describe_rules(rules: Sequence[str]) -> str:
-    """In words, for the person who decides."""
+    """Describe rules in words, for the person who decides."""
     return "; ".join(describe_rule(rule) for rule in rules)
 
 
@@ -165,35 +165,35 @@ def describe_rule(rule: str) -> str:
     if tool == "bash":
         is_prefix = pattern.endswith(":*")
         command = pattern.removesuffix(":*")
-        what = f"commands that begin with `{command}`" if is_prefix else f"the command `{command}`"
+        calls = f"commands that begin with `{command}`" if is_prefix else f"the command `{command}`"
     elif tool == "mcp":
-        what = f"every call of {pattern}"
+        calls = f"every call of {pattern}"
     elif rest:
-        what = f"{tool} of {pattern}"
+        calls = f"{tool} of {pattern}"
     else:
-        what = f"every call of {tool}"
-    return f"{what}, in this conversation"
+        calls = f"every call of {tool}"
+    return f"{calls}, in this conversation"
 
 
 def parse_answer(
-    asked: ApprovalQuestion, reply: str | None, *, is_only_one: bool
+    approval: ApprovalQuestion, reply: str | None, *, is_only_question: bool
 ) -> ApprovalAnswer:
-    """What a reply says about a question. No answer, and any but a yes, is a no.
+    """Find the answer to a question in a reply. Anything but a clear yes means no.
 
-    Forms answer with a JSON object from question to label. A bare word counts only where one thing
-    was asked: else it would allow what the person may not have looked at.
+    Forms reply with a JSON object from question to label. A bare word counts only if the ask had
+    one question; otherwise it would allow calls that the person may not have looked at.
     """
     if reply is None:
         return ApprovalAnswer(False)
-    given: Any
+    answer: Any
     try:
-        given = json.loads(reply)
+        answer = json.loads(reply)
     except ValueError:
-        given = reply
-    if isinstance(given, dict):
-        given = given.get(asked.question.question, "")
-    elif not is_only_one:
-        given = ""
-    word = str(given).strip().lower()
-    is_always = word in ALWAYS_WORDS and bool(asked.rules)
+        answer = reply
+    if isinstance(answer, dict):
+        answer = answer.get(approval.question.question, "")
+    elif not is_only_question:
+        answer = ""
+    word = str(answer).strip().lower()
+    is_always = word in ALWAYS_WORDS and bool(approval.rules)
     return ApprovalAnswer(word in YES_WORDS or word in ALWAYS_WORDS, is_always)

@@ -1,4 +1,4 @@
-"""Defaults: what a call may do where no rule says otherwise, by the mode of its conversation.
+"""Defaults: the decision about a call that no rule matches, by the mode of its conversation.
 
 The tables in the docs are generated from this module.
 """
@@ -21,7 +21,7 @@ class Mode(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-# What each does, in a sentence for people.
+# One phrase per mode, for people.
 MODE_DESCRIPTIONS = {
     Mode.PLAN: "reads only: what could change something is refused",
     Mode.ASK: "reads and harmless commands run; edits and other commands ask first",
@@ -31,7 +31,7 @@ MODE_DESCRIPTIONS = {
 _MODES_BY_LABEL = {mode.label: mode for mode in Mode}
 MODE_LABELS = tuple(_MODES_BY_LABEL)
 
-# What tools touch, in words for people, in the order the docs list them.
+# What each kind of tool does, for people, in the order of the docs.
 KIND_DESCRIPTIONS = {
     "read": "reads a file",
     "edit": "changes a file",
@@ -48,11 +48,11 @@ KIND_DESCRIPTIONS = {
 
 ALLOW, ASK, DENY = "allow", "ask", "deny"
 
-# Kind → what each mode says: plan, ask, accept-edits, auto.
+# Kind → decision in each mode: plan, ask, accept-edits, auto.
 KIND_DECISIONS: dict[str, tuple[str, str, str, str]] = {
     "read": (ALLOW, ALLOW, ALLOW, ALLOW),
     "edit": (DENY, ASK, ALLOW, ALLOW),
-    "shell": (DENY, ASK, ASK, ALLOW),  # commands that only read are allowed in all of them
+    "shell": (DENY, ASK, ASK, ALLOW),  # read-only commands are allowed in every mode
     "mcp": (DENY, ASK, ASK, ALLOW),
     "delegate": (ALLOW, ALLOW, ALLOW, ALLOW),
     "memory-read": (ALLOW, ALLOW, ALLOW, ALLOW),
@@ -63,7 +63,8 @@ KIND_DECISIONS: dict[str, tuple[str, str, str, str]] = {
     "other": (DENY, ASK, ASK, ALLOW),
 }
 
-# What senders that are neither the owner nor named in the agent's file may not do at all.
+# What strangers may not do. Strangers are senders that are neither the owner nor named in the
+# agent's file.
 STRANGER_DENIALS = {
     "shell": (
         "bash is not for the sender {sender}; name it in allow_senders of [hooks.bash] in the file "
@@ -74,7 +75,7 @@ STRANGER_DENIALS = {
         '"delegate(NAME)" to strangers of [permissions] in its file to change that'
     ),
 }
-# What holds for them besides, for explanations and docs.
+# Further limits for strangers, for explanations and docs.
 STRANGER_LIMITS = {
     "read": "only files in a folder of the sender's own",
     "edit": "only files in a folder of the sender's own",
@@ -85,7 +86,7 @@ STRANGER_LIMITS = {
 
 
 class ToolInScope(msgspec.Struct, frozen=True):
-    """A tool there is, and whether the agent's file offers it."""
+    """A tool, and whether the agent's file offers it."""
 
     name: str
     names: tuple[str, ...]
@@ -94,19 +95,19 @@ class ToolInScope(msgspec.Struct, frozen=True):
 
 
 def decide_by_default(kind: str, mode: Mode) -> tuple[str, str]:
-    """The decision, and why."""
+    """Return the decision and its reason."""
     decision = KIND_DECISIONS.get(kind, KIND_DECISIONS["other"])[mode]
-    does = KIND_DESCRIPTIONS.get(kind, KIND_DESCRIPTIONS["other"])
+    description = KIND_DESCRIPTIONS.get(kind, KIND_DESCRIPTIONS["other"])
     match decision:
         case "allow":
             return decision, f"allowed in mode {mode.label}"
         case "ask":
-            return decision, f"mode {mode.label} asks before it {does}"
-    return decision, f"mode {mode.label} refuses a call that {does}"
+            return decision, f"mode {mode.label} asks before it {description}"
+    return decision, f"mode {mode.label} refuses a call that {description}"
 
 
 def parse_mode(word: str) -> Mode:
-    """Raises ValueError with a sentence for what is no mode."""
+    """Raises ValueError with a message for an unknown mode."""
     try:
         return _MODES_BY_LABEL[word]
     except KeyError:

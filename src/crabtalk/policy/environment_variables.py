@@ -1,15 +1,15 @@
 """Environment variables that a tool call may not set, because they change which code runs.
 
-A command is judged by its text. A variable that loads a library into it, or has it start another
-program, would get around every rule and every approval of that text. This is a list of known
-names, so it is no sandbox: it keeps the text of a command the whole truth about it.
+A command is judged by its text. A variable that loads a library into it or makes it start another
+program would bypass every rule and every approval of that text. This is a list of known names, not
+a sandbox: it only makes sure that the text shows what the command runs.
 """
 
 import re
 
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-# Matched in upper case. Each family reads code, options or the names of programs from its names.
+# Matched in upper case. Programs of each family read code, options or program names from these.
 REFUSED_PREFIXES = (
     *("LD_", "DYLD_", "GCONV_", "GLIBC_", "MALLOC_"),  # the loader and the C library
     *("BASH", "ZSH", "KSH"),  # BASH_ENV, BASH_FUNC_…, BASHOPTS
@@ -32,7 +32,7 @@ REFUSED_PREFIXES = (
 )
 REFUSED_NAMES = frozenset(
     {
-        # Where programs and their settings are found.
+        # Locations of programs and their settings.
         *("PATH", "HOME", "SHELL", "CDPATH", "ZDOTDIR", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"),
         *("XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR"),
         # The shell.
@@ -57,12 +57,12 @@ REFUSED_NAMES = frozenset(
         *("COMPILER_PATH", "CONFIG_SITE"),
     }
 )
-# Most variables of git can run a program; these say who commits, and when.
+# Most variables of git can run a program; these only set who commits and when.
 ALLOWED_NAMES = re.compile(r"GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)\Z|GIT_TERMINAL_PROMPT\Z")
 
 
 def is_variable_name(name: str) -> bool:
-    """Whether a shell could have a variable of this name; exported functions have others."""
+    """Whether this is a valid name of a shell variable. Exported functions have other names."""
     return VARIABLE_NAME.match(name) is not None
 
 

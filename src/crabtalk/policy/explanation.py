@@ -1,7 +1,7 @@
 """Explanation: what a sender may do with an agent, tool by tool, and why.
 
-It reads the same rules in the same order as the policy does for a call. What depends on the call
-itself (a path, a command) is said in words.
+It applies the same rules in the same order as the policy does for a call. Conditions that depend
+on the call itself (a path, a command) are listed in words.
 """
 
 from collections.abc import Sequence
@@ -45,22 +45,22 @@ def explain_permissions(
     mode: Mode,
     tools: Sequence[ToolInScope],
 ) -> Explanation:
-    standing = policy.owners.find_trust_level(sender, (agent,))
-    lines = tuple(explain_tool(agent, sender, standing, mode, tool) for tool in tools)
-    notes = collect_notes(policy, agent, sender, standing)
+    trust_level = policy.owners.find_trust_level(sender, (agent,))
+    lines = tuple(explain_tool(agent, sender, trust_level, mode, tool) for tool in tools)
+    notes = collect_notes(policy, agent, sender, trust_level)
     return Explanation(
-        standing, policy.owners.explain_trust_level(sender, agent), mode, lines, notes
+        trust_level, policy.owners.explain_trust_level(sender, agent), mode, lines, notes
     )
 
 
 def explain_tool(
-    agent: Agent, sender: str, standing: TrustLevel, mode: Mode, tool: ToolInScope
+    agent: Agent, sender: str, trust_level: TrustLevel, mode: Mode, tool: ToolInScope
 ) -> ToolExplanation:
     name, names, kind = tool.name, tool.names, tool.kind
     if not tool.is_offered:
         return ToolExplanation(name, "deny", f"the file of {agent.name} does not offer it")
     permissions = Permissions.from_agent(agent)
-    is_stranger = standing is TrustLevel.STRANGER
+    is_stranger = trust_level is TrustLevel.STRANGER
     if (denied := find_whole_tool_rule(permissions.deny, names, kind)) is not None:
         return ToolExplanation(name, "deny", f"the file of {agent.name} denies {denied}")
     if is_stranger and kind in STRANGER_DENIALS:
@@ -72,13 +72,13 @@ def explain_tool(
                 name, verdict, "workers only" if kind == "delegate" else sentence
             )
     decision, reason = decide_by_default(kind, mode)
-    is_planned = mode is Mode.PLAN and decision == "deny"  # whatever is allowed elsewhere
-    asked = find_whole_tool_rule(permissions.ask, names, kind)
-    allowed = find_whole_tool_rule(permissions.allow, names, kind)
-    if asked is not None and not is_planned:
-        decision, reason = "ask", f"the file of {agent.name} asks before {asked}"
-    elif allowed is not None and not is_planned:
-        decision, reason = "allow", f"the file of {agent.name} allows {allowed}"
+    is_denied_by_plan = mode is Mode.PLAN and decision == "deny"  # rules cannot override this
+    ask_rule = find_whole_tool_rule(permissions.ask, names, kind)
+    allow_rule = find_whole_tool_rule(permissions.allow, names, kind)
+    if ask_rule is not None and not is_denied_by_plan:
+        decision, reason = "ask", f"the file of {agent.name} asks before {ask_rule}"
+    elif allow_rule is not None and not is_denied_by_plan:
+        decision, reason = "allow", f"the file of {agent.name} allows {allow_rule}"
     elif kind == "shell" and mode is not Mode.AUTO:
         reason = f"{reason}; commands that only read run without a question"
     partial = [
@@ -114,7 +114,7 @@ def find_tool_rules(rules: Sequence[Rule], names: Sequence[str], kind: str) -> l
 
 
 def find_whole_tool_rule(rules: Sequence[Rule], names: Sequence[str], kind: str) -> Rule | None:
-    """A rule about every call of a tool."""
+    """Return a rule that covers every call of a tool."""
     return next(
         (
             rule
@@ -126,16 +126,16 @@ def find_whole_tool_rule(rules: Sequence[Rule], names: Sequence[str], kind: str)
 
 
 def collect_notes(
-    policy: Policy, agent: Agent, sender: str, standing: TrustLevel
+    policy: Policy, agent: Agent, sender: str, trust_level: TrustLevel
 ) -> tuple[str, ...]:
-    """What holds for all tools."""
+    """Return the limits that apply to all tools."""
     notes: list[str] = []
     bash = agent.hooks.get("bash", {})
     if bash.get("sandbox", "off") != "off":
         notes.append(f"commands run in a sandbox ({bash['sandbox']}), and so do those of delegates")
     if bash.get("deny"):
         notes.append(f"commands denied: {', '.join(map(str, bash['deny']))}")
-    if standing is TrustLevel.STRANGER and policy.home is not None:
+    if trust_level is TrustLevel.STRANGER and policy.home is not None:
         folder = policy.find_working_directory(agent, sender, policy.home)
         opened = ", ".join(map(str, (folder, *list_stranger_folders((agent,), "read", "edit"))))
         notes.append(f"files: only in {opened}")
@@ -143,7 +143,7 @@ def collect_notes(
         notes.append(f"files: only in {', '.join(map(str, roots))}")
     else:
         notes.append("files: all this account may use, but for the daemon's home and processes")
-    if standing is TrustLevel.OWNER:
+    if trust_level is TrustLevel.OWNER:
         notes.append("memory: your notes, and those the agent wrote while you spoke")
     else:
         notes.append("memory and sessions: only the sender's own")
@@ -152,7 +152,8 @@ def collect_notes(
 
 
 def build_kinds_table() -> list[tuple[str, ...]]:
-    """Rows for the docs: what a tool does, what each mode says, what strangers may."""
+    """Return rows for the docs: what a kind of tool does, the decision in each mode, and the limits
+    of strangers."""
     rows: list[tuple[str, ...]] = []
     for kind, words in KIND_DESCRIPTIONS.items():
         modes = [decide_by_default(kind, mode)[0] for mode in Mode]

@@ -1,8 +1,8 @@
-"""FileAccess: where the file tools of a run may go.
+"""FileAccess: which paths the file tools of a run may use.
 
-A path has to lie inside every set of folders that applies: the roots of each agent in the run's
-line, and for a stranger a folder of its own. The daemon's home is closed to everybody but for the
-folders meant for agents, and so is what the system tells about running processes.
+A path must lie inside every set of folders that applies: the roots of the agent and of each calling
+agent, and for a stranger its own folder. The daemon's home is closed to all senders, except for the
+folders meant for agents, and so are the /proc entries of running processes.
 """
 
 import os
@@ -11,35 +11,40 @@ from pathlib import Path
 
 import msgspec
 
-# The folders of the home that agents may use: what people send them, and skills, which they read.
+# Folders of the home that agents may use: files people send (read and write), skills (read only).
 FILES_FOLDER = "files"
 SKILLS_FOLDER = "skills"
 PROCESS_PATH = re.compile(r"/proc/(?:\d+|self|thread-self)(?:/|$)")
 
 
 class FileAccess(msgspec.Struct, frozen=True):
-    """`folders`: the path must be in one of each set. Without any, all but the home is open."""
+    """A path must lie in one folder of each set in `folders`. Without any set, all paths outside
+    the home are open."""
 
     folders: tuple[tuple[Path, ...], ...] = ()
     home: Path | None = None
     open_in_home: tuple[Path, ...] = ()  # to read and to change
     readable_in_home: tuple[Path, ...] = ()  # to read only
-    writable: tuple[Path, ...] = ()  # where files may be changed; empty: wherever they are read
+    writable: tuple[Path, ...] = ()  # files may be changed here; empty: wherever they may be read
 
     @property
     def is_confined(self) -> bool:
-        """Whether there are folders to stay inside of. Then hard links are refused: they may be a
-        second name of a file outside."""
+        """Whether paths must lie in certain folders. Hard links are refused then: they may be
+        another name of a file outside."""
         return bool(self.folders)
 
     def find_refusal(self, real: Path, shown: str, *, to_change: bool = False) -> str | None:
-        """Why a resolved path may not be used; None when it may. Folders are resolved each time: a
-        link that is one may lead elsewhere by now."""
+        """Return why a resolved path may not be used, or None. Folders are resolved on each call,
+        since a folder that is a link may have a new target."""
         for folders in self.folders:
             if not any(is_inside(real, folder) for folder in folders):
                 allowed = ", ".join(map(str, folders))
                 return f"permission denied: {shown} is outside of {allowed}; stay inside"
-        if to_change and self.writable and not any(is_inside(real, one) for one in self.writable):
+        if (
+            to_change
+            and self.writable
+            and not any(is_inside(real, folder) for folder in self.writable)
+        ):
             allowed = ", ".join(map(str, self.writable))
             return (
                 f"permission denied: files may be changed in {allowed} only, and {shown} is "

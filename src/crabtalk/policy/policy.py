@@ -1,8 +1,8 @@
 """Policy: the one place that decides whether a call is allowed, asked about or denied.
 
-A call is judged by the origin of its run, the agent, the tool and what it touches. A delegated run
-is judged once for every agent in its line, from the first caller to itself, and the strictest
-verdict counts: so it may do no more than any of them.
+A call is judged by the origin of its run, the agent, the tool and the tool's target. A call of a
+delegated run is judged once for each of its calling agents and once for its own agent, and the
+strictest verdict counts: it may do no more than any of them.
 """
 
 import asyncio
@@ -47,7 +47,8 @@ class PolicyVerdict(msgspec.Struct, frozen=True):
 
 
 class Policy:
-    """`home` is the daemon's; `mode_of` and `remembered` tell what was set for a conversation."""
+    """`home` is the daemon's. `mode_of` and `remembered` return the mode and the allowed rules that
+    were set for a conversation."""
 
     def __init__(
         self,
@@ -64,42 +65,42 @@ class Policy:
         self._remembered = remembered
         self._roots_of = roots_of
 
-    # ── What holds for a run ────────────────────────────────────────────────────────────────
+    # ── Runs ────────────────────────────────────────────────────────────────────────────────
 
     def find_trust_level(self, run: Run, agent: Agent) -> TrustLevel:
-        """Of the run's origin, with all agents in its line."""
+        """Return the lowest trust level of the run's origin with the agent and its callers."""
         return self.owners.find_trust_level(run.origin, (*run.caller_agents, agent))
 
     def find_mode(self, run: Run, agent: Agent) -> Mode:
-        """The mode of the first run, tightened by every agent below it."""
-        line = (*run.caller_agents, agent)
-        mode = self.find_conversation_mode(run.tree.root, line[0])
-        for below in line[1:]:
-            if below.mode:
-                mode = min(mode, parse_mode(below.mode))
+        """Return the mode of the first run, tightened by the modes of all delegates below it."""
+        agents = (*run.caller_agents, agent)
+        mode = self.find_conversation_mode(run.tree.root, agents[0])
+        for delegate in agents[1:]:
+            if delegate.mode:
+                mode = min(mode, parse_mode(delegate.mode))
         return mode
 
     def find_conversation_mode(self, run: Run, agent: Agent) -> Mode:
-        """What the turn asks for, else what was set for the conversation, else the agent's."""
+        """Return the mode of the turn, else of the conversation, else of the agent."""
         return parse_mode(run.mode or self._mode_of(run.pair) or agent.mode or Mode.AUTO.label)
 
     def grant_file_access(self, run: Run, agent: Agent) -> FileAccess:
-        """Where the file tools of a run may go."""
-        line = (*run.caller_agents, agent)
-        folders = [roots for each in line if (roots := self._roots_of(each))]
-        # A sandbox lets commands write one directory only, and so do the file tools.
+        """Return which paths the file tools of a run may use."""
+        agents = (*run.caller_agents, agent)
+        folders = [roots for each_agent in agents if (roots := self._roots_of(each_agent))]
+        # A sandbox limits writes of commands to one directory; the same limit applies here.
         box = find_caller_sandbox(run) or run.cwd
-        writable = (box,) if any(map(has_sandbox, line)) else ()
+        writable = (box,) if any(map(has_sandbox, agents)) else ()
         if self.home is None:
             return FileAccess(tuple(folders), writable=writable)
         files = self.home / FILES_FOLDER
-        if self.owners.find_trust_level(run.origin, line) is TrustLevel.STRANGER:
+        if self.owners.find_trust_level(run.origin, agents) is TrustLevel.STRANGER:
             own = get_sender_folder(self.home, run.origin)
             return FileAccess(
-                ((own, *list_stranger_folders(line, "read", "edit")),),
+                ((own, *list_stranger_folders(agents, "read", "edit")),),
                 self.home,
                 open_in_home=(own,),
-                writable=writable or (own, *list_stranger_folders(line, "edit")),
+                writable=writable or (own, *list_stranger_folders(agents, "edit")),
             )
         return FileAccess(
             tuple(folders),
@@ -110,32 +111,33 @@ class Policy:
         )
 
     def find_working_directory(self, agent: Agent, origin: str, cwd: Path) -> Path:
-        """A stranger works in the folder of its own, whatever was asked for."""
+        """Return `cwd`, or for a stranger always its own folder."""
         is_stranger = self.owners.find_trust_level(origin, (agent,)) is TrustLevel.STRANGER
         return get_sender_folder(self.home, origin) if self.home and is_stranger else cwd
 
     # ── Calls ───────────────────────────────────────────────────────────────────────────────
 
     async def judge(self, request: PermissionRequest, agent: Agent) -> PolicyVerdict:
-        """The strictest verdict of all agents in line. Looks at the file system in a thread."""
+        """Return the strictest verdict for the agent and its callers. File system access happens in
+        a thread."""
         if request.access.kind in ("read", "edit", "shell"):
             return await asyncio.to_thread(self.judge_blocking, request, agent)
         return self.judge_blocking(request, agent)
 
     def judge_blocking(self, request: PermissionRequest, agent: Agent) -> PolicyVerdict:
-        """The same, blocking."""
+        """Like judge, but blocking."""
         run = request.call.run
-        standing = self.find_trust_level(run, agent)
+        trust_level = self.find_trust_level(run, agent)
         mode = self.find_mode(run, agent)
         remembered = self._remembered(run.tree.root.pair)
-        # Relative paths in an agent's rules begin where that agent works: a task in a folder
-        # below does not shift them.
-        line = zip(
+        # Relative paths in an agent's rules start at that agent's working directory, even for a
+        # task that works in a folder below it.
+        agents = zip(
             (*run.caller_agents, agent), (*run.caller_directories, request.call.cwd), strict=True
         )
         verdicts = [
-            self._judge_for_agent(request, each, directory, standing, mode, remembered)
-            for each, directory in line
+            self._judge_for_agent(request, each_agent, directory, trust_level, mode, remembered)
+            for each_agent, directory in agents
         ]
         return max(verdicts, key=lambda verdict: verdict.decision)
 
@@ -144,27 +146,27 @@ class Policy:
         request: PermissionRequest,
         agent: Agent,
         directory: Path,
-        standing: TrustLevel,
+        trust_level: TrustLevel,
         mode: Mode,
         remembered: Collection[str],
     ) -> PolicyVerdict:
         permissions = Permissions.from_agent(agent)
-        is_understood = request.access.kind != "mcp" and bool(request.access.target)
-        if is_understood and not request.has_readable_arguments:
-            # The tool understands arguments that we do not: what they say cannot be checked.
+        has_target = request.access.kind != "mcp" and bool(request.access.target)
+        if has_target and not request.has_readable_arguments:
+            # The tool can parse arguments that we cannot, so they cannot be checked.
             return PolicyVerdict(Decision.DENY, "its arguments cannot be checked; write plain JSON")
         if (denial := find_denied_command(request, agent)) is not None:
             return PolicyVerdict(Decision.DENY, denial)
         if (rule := find_matching_rule(permissions.deny, request, directory)) is not None:
             return PolicyVerdict(Decision.DENY, f"the file of {agent.name} denies {rule}")
-        if standing is TrustLevel.STRANGER:
+        if trust_level is TrustLevel.STRANGER:
             refusal = self._deny_stranger(request, agent, permissions, directory)
             if refusal is not None:
                 return refusal
         if mode is Mode.PLAN:
             planned = self._judge_by_mode(request, mode)
             if planned.decision is Decision.DENY:
-                return planned  # whatever is allowed elsewhere: a plan changes nothing
+                return planned  # rules cannot override it: mode plan changes nothing
         always = [rule for text in remembered if (rule := parse_remembered_rule(text)) is not None]
         if (cover := find_covering_rules(always, request)) is not None:
             return PolicyVerdict(Decision.ALLOW, f"you always allow {cover} in this conversation")
@@ -177,7 +179,7 @@ class Policy:
     def _deny_stranger(
         self, request: PermissionRequest, agent: Agent, permissions: Permissions, directory: Path
     ) -> PolicyVerdict | None:
-        """What a sender that is not the owner may not do, unless the agent's file opens it."""
+        """Deny a call that strangers may not make, unless the agent's file opens it to them."""
         sentence = STRANGER_DENIALS.get(request.access.kind)
         if (
             sentence is None
@@ -185,7 +187,7 @@ class Policy:
         ):
             return None
         if request.access.kind == "delegate" and not request.access.target:
-            return None  # to workers, which have the caller's own rights
+            return None  # only to workers, which have the caller's rights
         origin = request.call.run.origin[:80]
         return PolicyVerdict(Decision.DENY, sentence.format(sender=repr(origin), agent=agent.name))
 
@@ -197,8 +199,9 @@ class Policy:
             )
 
             call = request.call
-            is_free = not request.arguments.get("env")
-            if is_free and is_harmless_line(request.access.target, call.cwd, self.home or call.cwd):
+            sets_no_variables = not request.arguments.get("env")
+            home = self.home or call.cwd
+            if sets_no_variables and is_harmless_line(request.access.target, call.cwd, home):
                 return PolicyVerdict(Decision.ALLOW, "it only reads")
         return PolicyVerdict(Decision[decision.upper()], reason)
 
@@ -208,11 +211,13 @@ class Policy:
         return PermissionRequest(call, names, access)
 
 
-def list_stranger_folders(line: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
-    """Folders that the file of every agent in line opens to strangers: `read(/srv/docs/**)` to
-    read, `edit(/srv/drafts/**)` to read and to change."""
+def list_stranger_folders(agents: Sequence[Agent], *tools: str) -> tuple[Path, ...]:
+    """Return the folders that the files of all these agents open to strangers.
+
+    `read(/srv/docs/**)` opens a folder for reading, `edit(/srv/drafts/**)` for reading and changes.
+    """
     opened: set[Path] | None = None
-    for agent in line:
+    for agent in agents:
         rules = Permissions.from_agent(agent).strangers
         folders = {
             Path(rule.pattern.removesuffix("/**")).expanduser()
@@ -224,11 +229,13 @@ def list_stranger_folders(line: Sequence[Agent], *tools: str) -> tuple[Path, ...
 
 
 def find_caller_sandbox(run: Run) -> Path | None:
-    """The directory of the first run above with a sandbox, which is all that a sandbox lets the
-    run change; None without one. The run's own directory lies inside of it, where its caller may
-    put a link in its place, so it bounds nothing."""
-    above = zip(run.caller_agents, run.caller_directories, strict=True)
-    return next((directory for caller, directory in above if has_sandbox(caller)), None)
+    """Return the directory of the first calling agent with a sandbox, or None.
+
+    This is the only directory the run may change. The run's own directory lies inside it, but is no
+    boundary: the caller may replace it by a link.
+    """
+    callers = zip(run.caller_agents, run.caller_directories, strict=True)
+    return next((directory for caller, directory in callers if has_sandbox(caller)), None)
 
 
 def has_sandbox(agent: Agent) -> bool:
@@ -236,8 +243,8 @@ def has_sandbox(agent: Agent) -> bool:
 
 
 def find_denied_command(request: PermissionRequest, agent: Agent) -> str | None:
-    """Why [hooks.bash] deny of an agent's file is against a command. What cannot be read could be
-    what is denied."""
+    """Return why [hooks.bash] deny of an agent's file forbids a command, or None. A command that
+    cannot be parsed is denied as well."""
     deny = agent.hooks.get("bash", {}).get("deny", ()) if request.access.kind == "shell" else ()
     if not deny:
         return None
@@ -252,8 +259,11 @@ def find_denied_command(request: PermissionRequest, agent: Agent) -> str | None:
 
 
 def parse_remembered_rule(text: str) -> Rule | None:
-    """A rule that "Always" remembered. Earlier versions remembered all of `bash` under a label that
-    did not say so: that is asked again."""
+    """Parse a rule stored by the answer "Always".
+
+    The rule `bash` is ignored: earlier versions stored it under a label that did not say it allows
+    all commands, so people are asked again.
+    """
     if text == "bash":
         return None
     try:

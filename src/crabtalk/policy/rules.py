@@ -1,7 +1,7 @@
-"""Rules: which calls a line such as `bash(git status:*)` or `edit(src/**)` is about.
+"""Rules: parses rules such as `bash(git status:*)` or `edit(src/**)` and matches calls to them.
 
-A rule names a tool and, in brackets, a pattern for what the call touches: words of a command, a
-path, an MCP tool, a domain, an agent. A rule without brackets is about every call of the tool.
+A rule names a tool and, in brackets, a pattern for the target of the call: words of a command, a
+path, an MCP tool, a domain, an agent. A rule without brackets matches every call of the tool.
 """
 
 import json
@@ -21,7 +21,7 @@ from crabtalk.runtime import ToolAccess, ToolDispatch
 from crabtalk.storage import Agent, AgentError
 
 if TYPE_CHECKING:
-    # Late at run time: a daemon that runs no commands does not load the shell parser.
+    # Imported late at run time: a daemon that runs no commands does not load the shell parser.
     from .shell.commands import SimpleCommand
     from .shell.rules import ShellRule
 
@@ -31,7 +31,7 @@ RULE_LISTS = ("allow", "ask", "deny", "strangers")
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`pattern` None: every call of the tool."""
+    """With `pattern` None it matches every call of the tool."""
 
     tool: str
     pattern: str | None = None
@@ -41,14 +41,14 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 def parse_rule(text: str) -> Rule:
-    """Raises ValueError with a sentence for what is no rule."""
-    found = RULE_PATTERN.fullmatch(text.strip())
-    if found is None:
+    """Raises ValueError with a message for an invalid rule."""
+    match = RULE_PATTERN.fullmatch(text.strip())
+    if match is None:
         raise ValueError(
             f"{text[:80]!r} is no rule; write a tool and a pattern, such as "
             '"bash(git status:*)", "edit(src/**)" or "mcp(github__*)"'
         )
-    rule = Rule(found["tool"], found["pattern"])
+    rule = Rule(match["tool"], match["pattern"])
     if rule.pattern is not None and not rule.pattern.strip():
         raise ValueError(
             f"{text[:80]!r} has an empty pattern; leave the brackets out for all calls"
@@ -63,42 +63,42 @@ def parse_rule(text: str) -> Rule:
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """What an agent's file says in [permissions], `approve` and [hooks.bash] deny."""
+    """The rules in [permissions] and `approve` of an agent's file."""
 
     allow: tuple[Rule, ...] = ()
     ask: tuple[Rule, ...] = ()
     deny: tuple[Rule, ...] = ()
-    strangers: tuple[Rule, ...] = ()  # what senders that are not the owner may do besides
+    strangers: tuple[Rule, ...] = ()  # what strangers may do in addition
 
     @classmethod
     def from_agent(cls, agent: Agent) -> "Permissions":
-        """Raises AgentError for what cannot be meant."""
+        """Raises AgentError for invalid rules."""
         return _parse_permissions(msgspec.json.encode(agent.permissions), agent.approve)
 
 
 @cache
 def _parse_permissions(table: bytes, approve: tuple[str, ...]) -> Permissions:
-    """Remembered: every call is judged, and agents change rarely."""
-    given: dict[str, list[str]] = msgspec.json.decode(table)
+    """Cached, because every call is judged and agents change rarely."""
+    entries_by_list: dict[str, list[str]] = msgspec.json.decode(table)
     lists: dict[str, tuple[Rule, ...]] = {}
-    for name, entries in given.items():
+    for name, entries in entries_by_list.items():
         if name not in RULE_LISTS:
             raise AgentError(f"permissions.{name} is no list; there are {', '.join(RULE_LISTS)}")
         try:
             lists[name] = tuple(parse_rule(entry) for entry in entries)
         except ValueError as error:
             raise AgentError(f"permissions.{name}: {error}") from None
-    asked = tuple(Rule(entry) for entry in approve)
+    approve_rules = tuple(Rule(entry) for entry in approve)
     return Permissions(
         allow=lists.get("allow", ()),
-        ask=(*asked, *lists.get("ask", ())),
+        ask=(*approve_rules, *lists.get("ask", ())),
         deny=lists.get("deny", ()),
         strangers=lists.get("strangers", ()),
     )
 
 
 class PermissionRequest:
-    """A call, as rules look at it: names, arguments, path and commands, each worked out once."""
+    """A call with what rules match: names, arguments, path and commands, each computed once."""
 
     def __init__(self, call: ToolDispatch, names: Sequence[str], access: ToolAccess) -> None:
         self.call = call
@@ -111,8 +111,8 @@ class PermissionRequest:
 
     @property
     def has_readable_arguments(self) -> bool:
-        """False where the arguments are no JSON object to us. A tool may read them differently, so
-        nothing can be said about such a call."""
+        """False if the arguments are no JSON object for us. The tool may parse them differently, so
+        such a call cannot be checked."""
         return self._parsed_arguments is not None
 
     @cached_property
@@ -121,13 +121,13 @@ class PermissionRequest:
 
     @property
     def variable_names(self) -> Sequence[str]:
-        """The names of the variables that the call sets for its command."""
-        given = self.arguments.get("env")
-        return tuple(given) if isinstance(given, dict) else ()
+        """The names of the environment variables that the call sets for its command."""
+        env = self.arguments.get("env")
+        return tuple(env) if isinstance(env, dict) else ()
 
     @cached_property
     def path(self) -> Path | None:
-        """The file a call is about, links followed. It blocks: ask for it in a thread."""
+        """The resolved path of the file a call uses. Blocks: read it in a thread."""
         if self.access.kind not in ("read", "edit") or not self.access.target:
             return None
         try:
@@ -137,7 +137,7 @@ class PermissionRequest:
 
     @cached_property
     def commands(self) -> "tuple[SimpleCommand, ...] | None":
-        """All simple commands of a command line; None where that cannot be told."""
+        """All simple commands of a command line; None if it cannot be parsed."""
         from .shell.commands import UnreadableCommandError
         from .shell.parser import parse_commands
 
@@ -148,26 +148,26 @@ class PermissionRequest:
 
     @cached_property
     def host(self) -> str | None:
-        """The domain a call fetches from; None where that cannot be told."""
+        """The domain a call fetches from; None if it is not clear."""
         arguments: dict[str, Any] | None = self.arguments
         if self.access.kind == "mcp" and self.call.name not in self.names:
-            # Called by way of the tool `mcp`, which has the arguments inside its own.
-            given = self.arguments.get("args")
-            arguments = parse_json_object(given) if isinstance(given, str) else given
+            # Called through the tool `mcp`, whose arguments contain those of the server's tool.
+            inner = self.arguments.get("args")
+            arguments = parse_json_object(inner) if isinstance(inner, str) else inner
         url = arguments.get("url") if isinstance(arguments, dict) else None
         return parse_host(url) if isinstance(url, str) else None
 
 
 def parse_json_object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def parse_host(url: str) -> str | None:
-    """The host of a URL as resolvers see it; None where programs may disagree about it."""
+    """Return the host of a URL as resolvers see it; None if programs may disagree about it."""
     try:
         host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
     except ValueError:
@@ -179,9 +179,9 @@ def parse_host(url: str) -> str | None:
 def find_matching_rule(
     rules: Sequence[Rule], request: PermissionRequest, directory: Path | None = None
 ) -> Rule | None:
-    """The first rule that is about the call, or about any part of it. For deny and ask.
+    """Return the first rule that matches the call or any part of it. Used for deny and ask.
 
-    `directory` is where relative patterns begin; without it, the working directory of the call.
+    Relative patterns start at `directory`, by default the working directory of the call.
     """
     base = directory or request.call.cwd
     return next((rule for rule in rules if matches_request(rule, request, base)), None)
@@ -190,16 +190,19 @@ def find_matching_rule(
 def find_covering_rules(
     rules: Sequence[Rule], request: PermissionRequest, directory: Path | None = None
 ) -> str | None:
-    """The rules that together are about all of the call, as text. For allow: of a command line
-    every simple command must be covered, and the variables that the call sets must be harmless."""
+    """Return the rules that together cover the whole call, as text, or None. Used for allow.
+
+    Every simple command of a command line must be covered, and the environment variables that the
+    call sets must be harmless.
+    """
     plain = [
         rule
         for rule in rules
         if rule.pattern is None
         or not (is_shell_rule(rule, request) or (rule.tool == "fetch" and request.host is None))
     ]
-    if (found := find_matching_rule(plain, request, directory)) is not None:
-        return str(found)
+    if (rule := find_matching_rule(plain, request, directory)) is not None:
+        return str(rule)
     patterns = [rule.pattern for rule in rules if is_shell_rule(rule, request) and rule.pattern]
     if patterns and request.commands is not None:
         from .shell.rules import are_safe_variables, covers_all_commands
@@ -229,7 +232,7 @@ def matches_request(rule: Rule, request: PermissionRequest, directory: Path) -> 
 
 
 def is_shell_match(pattern: str, request: PermissionRequest) -> bool:
-    """What cannot be read may be anything, so a rule that denies or asks is about it."""
+    """Whether a deny or ask rule matches. A command that cannot be parsed matches every rule."""
     from .shell.commands import UnreadableCommandError
     from .shell.rules import matches_any_command
 
@@ -254,7 +257,7 @@ def is_fetch_call(request: PermissionRequest) -> bool:
 
 
 def is_domain_match(pattern: str, host: str | None) -> bool:
-    """A domain is also about those below it. A host that cannot be told may be any."""
+    """Whether a domain pattern matches. It includes subdomains; an unclear host always matches."""
     domain = pattern.strip().lower().removeprefix("*.").rstrip(".")
     if host is None:
         return True
@@ -262,18 +265,21 @@ def is_domain_match(pattern: str, host: str | None) -> bool:
 
 
 def is_path_match(pattern: str, path: Path, directory: Path) -> bool:
-    """Relative patterns begin at `directory`. `path` is resolved, so the folders that a pattern
-    names are resolved too: one of them may be a link."""
-    wanted = Path(pattern).expanduser() if pattern.startswith("~") else Path(pattern)
-    absolute = wanted if wanted.is_absolute() else Path(os.path.realpath(directory)) / wanted
+    """Whether a path pattern matches. Relative patterns start at `directory`.
+
+    `path` is resolved, so the pattern is also tried with its folders resolved: one of them may be a
+    link.
+    """
+    expanded = Path(pattern).expanduser() if pattern.startswith("~") else Path(pattern)
+    absolute = expanded if expanded.is_absolute() else Path(os.path.realpath(directory)) / expanded
     return any(
-        compile_glob(str(each))(str(path)) is not None
-        for each in {absolute, resolve_pattern_folders(absolute)}
+        compile_glob(str(candidate))(str(path)) is not None
+        for candidate in {absolute, resolve_pattern_folders(absolute)}
     )
 
 
 def resolve_pattern_folders(pattern: Path) -> Path:
-    """The pattern with its leading folders resolved, up to the first sign of a pattern."""
+    """Resolve the leading folders of a pattern, up to the first part with a wildcard."""
     parts = pattern.parts
     plain = next((at for at, part in enumerate(parts) if re.search(r"[*?]", part)), len(parts))
     try:
@@ -284,7 +290,7 @@ def resolve_pattern_folders(pattern: Path) -> Path:
 
 @cache
 def compile_glob(pattern: str) -> Callable[[str], re.Match[str] | None]:
-    """`*` and `?` stay within a name, `**` goes on over folders."""
+    """`*` and `?` match within one path component, `**` matches across folders."""
     pieces: list[str] = []
     at = 0
     while at < len(pattern):

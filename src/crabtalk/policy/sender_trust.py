@@ -1,8 +1,7 @@
-"""Origins: the sender in whose name a run acts, and how far that sender is trusted.
+"""Sender trust: how far the origin of a run, the sender in whose name it acts, is trusted.
 
-The origin of a run is set where it begins and inherited by everything that comes of it. Who the
-owner is, is known by name and never guessed from how a sender is spelled: an unknown sender is a
-stranger.
+The origin is set when a run starts, and delegated runs inherit it. Owners are known by their exact
+sender names. A sender that is not known is a stranger.
 """
 
 import os
@@ -12,12 +11,12 @@ from enum import IntEnum
 from crabtalk.runtime import DEFAULT_SENDER
 from crabtalk.storage import Agent
 
-# Several conversations of one person with one agent are `user~work`, `user~home`.
+# One person can have several conversations with one agent: `user~work`, `user~home`.
 BRANCH_SEPARATOR = "~"
 
 
 class TrustLevel(IntEnum):
-    """How far a sender is trusted, the least first."""
+    """How far a sender is trusted, lowest first."""
 
     STRANGER = 0
     TRUSTED = 1  # named in the agent's file
@@ -32,8 +31,8 @@ class Owners:
     """The senders that are the owner of this daemon."""
 
     def __init__(self, named: Iterable[str] = (), account: str | None = None) -> None:
-        """`named` is [daemon] owners; `account` the user that runs the daemon, whose name earlier
-        terminals send."""
+        """`named` are [daemon] owners. `account` is the user that runs the daemon; terminals of
+        earlier versions send its name."""
         self.account = read_account_name() if account is None else account
         self.named = frozenset(named)
         self._known = self.named | {DEFAULT_SENDER} | ({self.account} if self.account else set())
@@ -42,7 +41,7 @@ class Owners:
         return sender in self._known or sender.partition(BRANCH_SEPARATOR)[0] == DEFAULT_SENDER
 
     def find_trust_level(self, sender: str, agents: Sequence[Agent]) -> TrustLevel:
-        """Of a sender with an agent, or with each of several: the least of them counts."""
+        """Return the lowest trust level that a sender has with any of these agents."""
         if self.is_owner(sender):
             return TrustLevel.OWNER
         if agents and all(is_trusted(sender, agent) for agent in agents):
@@ -50,7 +49,7 @@ class Owners:
         return TrustLevel.STRANGER
 
     def explain_trust_level(self, sender: str, agent: Agent) -> str:
-        """Why a sender has the standing it has."""
+        """Return why a sender has its trust level."""
         if sender in self.named:
             return "listed in [daemon] owners of config.toml"
         if self.account and sender == self.account:
@@ -63,7 +62,7 @@ class Owners:
 
 
 def is_trusted(sender: str, agent: Agent) -> bool:
-    """Whether the agent's file names the sender, exactly or by a beginning such as `tg:*`."""
+    """Whether the agent's file names the sender, exactly or by a prefix such as `tg:*`."""
     listed = agent.hooks.get("bash", {}).get("allow_senders", ())
     return any(
         sender.startswith(entry[:-1]) if entry.endswith("*") else sender == entry
@@ -73,10 +72,11 @@ def is_trusted(sender: str, agent: Agent) -> bool:
 
 
 def read_account_name() -> str:
-    """The user that runs this process, from the system's list: an environment can say anything."""
+    """Return the user that runs this process, from the user database: environment variables are
+    not trustworthy."""
     try:
         import pwd
 
         return pwd.getpwuid(os.getuid()).pw_name
-    except (ImportError, KeyError, AttributeError):  # no such list here, or no entry in it
+    except (ImportError, KeyError, AttributeError):  # no user database, or no entry in it
         return ""

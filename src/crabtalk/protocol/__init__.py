@@ -1,7 +1,7 @@
-"""The wire: messages, frames, errors, and the Server every daemon implements.
+"""The wire protocol: messages, frames, errors, and the Server that every daemon implements.
 
-`wire` is the module generated from proto/crabtalk.proto; its messages are the vocabulary of
-every room that talks to a client. docs/protocol.md describes the whole of it.
+`wire` is the module generated from proto/crabtalk.proto. Every package that talks to a client
+uses its message classes. docs/protocol.md describes the protocol.
 """
 
 from . import crabtalk_pb2 as wire
@@ -34,7 +34,7 @@ from .routes import ROUTES, ReplyShape, Route
 from .sender_folders import get_sender_folder
 from .server import ReplyField, Server
 
-# Raised when a client could not work with an older server in a way `features` cannot express.
+# Incremented when clients can no longer work with older servers in a way `features` cannot express.
 PROTOCOL_VERSION = 1
 
 __all__ = [

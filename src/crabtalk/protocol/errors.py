@@ -1,7 +1,7 @@
-"""What a request can fail with, and how a failure looks on the wire.
+"""The errors a request can fail with, and their form on the wire.
 
-A server raises one of these; `error_message` is the only place where an exception becomes an
-ErrorMsg. Codes are HTTP's, with HTTP's meanings.
+A server raises a RequestError; only `to_error_message` turns an exception into an ErrorMsg. The
+codes are HTTP status codes with their HTTP meanings.
 """
 
 import logging
@@ -13,82 +13,82 @@ log = logging.getLogger(__name__)
 
 
 class RequestError(Exception):
-    """A request that was refused or failed, with a sentence for the person who made it."""
+    """The request was refused or failed. The message is a sentence for the person who made it."""
 
     code: ClassVar[int] = 500
 
 
 class BadRequestError(RequestError):
-    """The request cannot be understood or lacks something."""
+    """The request is malformed or incomplete."""
 
     code = 400
 
 
 class UnauthorizedError(RequestError):
-    """The caller did not show who it is, or may not."""
+    """The caller did not prove its identity, or lacks the permission."""
 
     code = 401
 
 
 class NotFoundError(RequestError):
-    """What the request names does not exist."""
+    """The request names something that does not exist."""
 
     code = 404
 
 
 class ConflictError(RequestError):
-    """What the request says contradicts what is there already."""
+    """The request contradicts the current state."""
 
     code = 409
 
 
 class GoneError(RequestError):
-    """The request belongs to an older protocol and will not come back."""
+    """The request belongs to an older protocol version and will not come back."""
 
     code = 410
 
 
 class TooLargeError(RequestError):
-    """The request, or the answer to it, does not fit a frame, or is of too many parts."""
+    """The request or its answer does not fit in a frame, or the request has too many fields."""
 
     code = 413
 
 
 class TooManyRequestsError(RequestError):
-    """This connection has too much running already; others are not concerned."""
+    """This connection has too many requests running; other connections are not affected."""
 
     code = 429
 
 
 class InternalError(RequestError):
-    """The server failed at something it should have been able to do."""
+    """The server failed at something it should be able to do."""
 
     code = 500
 
 
 class UnsupportedError(RequestError):
-    """This server does not offer the request."""
+    """This server does not implement the request."""
 
     code = 501
 
 
 class UnavailableError(RequestError):
-    """The server cannot take this now; the same request may succeed later."""
+    """The server cannot take the request now; the same request may succeed later."""
 
     code = 503
 
 
 def to_error_message(error: Exception) -> wire.ErrorMsg:
-    """The wire form of a failure.
+    """Convert an exception to the ErrorMsg a client gets.
 
-    A group of one, as a TaskGroup raises it, counts as the one. An exception nobody meant for the
-    client is a fault of ours: the log gets all of it, the client its type only, because the text
-    of a foreign exception may carry keys or paths.
+    An ExceptionGroup with one member, as a TaskGroup raises it, is treated as that member. Any
+    exception other than a RequestError is a fault of the server: the log gets the traceback and the
+    client only the type's name, because the text of such an exception may contain keys or paths.
     """
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     if isinstance(error, RequestError):
-        # File names may hold what UTF-8 cannot, and an answer must not fail for want of a name.
+        # File names may contain surrogates, which UTF-8 cannot encode; the answer must not fail.
         sentence = str(error).encode(errors="replace").decode()
         return wire.ErrorMsg(code=error.code, message=sentence)
     log.error("unexpected failure while answering a request", exc_info=error)

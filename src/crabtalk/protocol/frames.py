@@ -1,6 +1,6 @@
 """Frames: a 4-byte big-endian length, then that many bytes of one protobuf message.
 
-Bytes in, payloads out, and back. No sockets here, and nothing about what a payload means.
+Converts bytes to payloads and back. It uses no sockets and does not look into payloads.
 """
 
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ MAX_FRAME = 16 * 1024 * 1024
 
 
 class FrameError(Exception):
-    """The byte stream cannot be read as frames from here on."""
+    """The rest of the byte stream cannot be read as frames."""
 
 
 class FrameTooLargeError(FrameError):
-    """A frame that is, or says it is, larger than the limit."""
+    """A frame is larger than the limit, or its header announces such a size."""
 
     def __init__(self, size: int, limit: int = MAX_FRAME) -> None:
         super().__init__(f"a frame of {size} bytes exceeds the limit of {limit} bytes")
@@ -29,11 +29,11 @@ class FrameTooLargeError(FrameError):
 
 
 class ConnectionClosedError(FrameError):
-    """The stream ended inside a frame, or before an answer that was due."""
+    """The stream ended inside a frame, or before an answer the peer owes."""
 
 
 def encode_frame(message: Message) -> bytes:
-    """The frame for `message`. Raises FrameTooLargeError when no frame can hold it."""
+    """Encode `message` as a frame. Raises FrameTooLargeError when it does not fit in one."""
     payload = message.SerializeToString()
     size = len(payload)
     if size > MAX_FRAME:
@@ -42,22 +42,22 @@ def encode_frame(message: Message) -> bytes:
 
 
 def encode_reply(field: str, payload: Message | bytes, request_id: int | None = None) -> bytes:
-    """The frame for a ServerMessage that has `payload` in `field`, without building one.
+    """Encode the frame of a ServerMessage with `payload` in `field`, without building the message.
 
     In protobuf an embedded message is its tag, its length and its own bytes, so the envelope can
-    be written around them. Raises FrameTooLargeError when no frame can hold it.
+    be written around the payload. Raises FrameTooLargeError when it does not fit in a frame.
     """
     body = payload if type(payload) is bytes else cast("Message", payload).SerializeToString()
     if request_id is None:
         return _encode_header(field, len(body)) + body
-    # Its number is higher than those of all payloads, so it comes last.
+    # The field number of request_id is higher than those of all payloads, so it comes last.
     tail = REQUEST_ID_TAG + encode_varint(request_id)
     return _encode_header(field, len(body), len(tail)) + body + tail
 
 
 @lru_cache(maxsize=4096)
 def _encode_header(field: str, size: int, tail: int = 0) -> bytes:
-    """Everything before a body: the frame's length, the field's tag, the body's length.
+    """Encode what precedes the payload: the frame's length, the field's tag, the payload's length.
 
     Cached because small events repeat the same few sizes.
     """
@@ -70,7 +70,7 @@ def _encode_header(field: str, size: int, tail: int = 0) -> bytes:
 
 
 def encode_varint(number: int) -> bytes:
-    """Seven bits a byte, lowest first, the eighth set on all but the last."""
+    """Encode a protobuf varint: seven bits a byte, lowest first, bit 8 set on all but the last."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -85,29 +85,29 @@ REQUEST_ID_TAG = encode_varint(wire.ServerMessage.REQUEST_ID_FIELD_NUMBER << 3)
 class FrameDecoder:
     """Turns bytes, however they were split on the way, into payloads.
 
-    A frame that lies whole in one piece of input is sliced out of it. One that spans pieces is
-    gathered in a buffer that becomes the payload itself, and grows with what arrives rather than
-    with what a header promises: a length costs its sender that many bytes.
+    A frame that lies whole in one piece of input is sliced out of it. A frame that spans pieces is
+    collected in a buffer that becomes the payload itself. The buffer grows with the bytes that
+    arrive, not with the length in the header, so a peer cannot allocate memory by announcing it.
     """
 
     __slots__ = ("_header", "_missing_bytes", "_payload", "limit")
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
-        self._header = b""  # the first bytes of a header that is not complete
-        self._payload: bytearray | None = None  # the frame being gathered
-        self._missing_bytes = 0  # bytes it still lacks
+        self._header = b""  # the first bytes of an incomplete header
+        self._payload: bytearray | None = None  # the frame being collected
+        self._missing_bytes = 0  # bytes that frame still lacks
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held for a frame that is not complete."""
+        """Bytes held for an incomplete frame."""
         return len(self._header) + (len(self._payload) if self._payload is not None else 0)
 
     def feed(self, data: bytes) -> Iterator[bytes | bytearray]:
-        """Yields every payload that `data` completes. Exhaust it before feeding again.
+        """Yield every payload that `data` completes. Exhaust the iterator before feeding again.
 
-        Raises FrameTooLargeError in place of the frame that is too large, after all frames before
-        it were yielded. The decoder is of no use after that.
+        Raises FrameTooLargeError at a frame that is too large, after all frames before it were
+        yielded. The decoder cannot be used after that.
         """
         position = 0
         available = len(data)
@@ -138,13 +138,13 @@ class FrameDecoder:
         self._header = data[position:]
 
     def feed_eof(self) -> None:
-        """The stream is over. Raises ConnectionClosedError when that cuts a frame short.
+        """End the stream. Raises ConnectionClosedError when a frame is incomplete.
 
         A stream that ends between frames, or inside the four bytes of a header, ended cleanly.
         """
         if self._payload is not None:
-            have = len(self._payload)
+            received = len(self._payload)
             raise ConnectionClosedError(
                 "the stream ended inside a frame: "
-                f"{have} of {have + self._missing_bytes} bytes arrived"
+                f"{received} of {received + self._missing_bytes} bytes arrived"
             )

@@ -1,33 +1,33 @@
-"""Which answer belongs to which request: the one table that server, client and docs share."""
+"""The reply type of each request. Server, client and docs all use this table."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class ReplyShape(Enum):
-    """How many messages answer a request."""
+    """How many messages a request is answered with."""
 
     ONE = "one"
-    STREAM = "stream"  # many, then the end
-    FEED = "feed"  # many, until the client goes away
+    STREAM = "stream"  # many, then an end
+    FEED = "feed"  # many, until the client disconnects
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One request: its field in ClientMessage, and the field of ServerMessage that answers it."""
+    """A request: its field in ClientMessage, and the field of ServerMessage that answers it."""
 
     request: str
     reply: str
     shape: ReplyShape = ReplyShape.ONE
-    # One answer that may take minutes, or waits for other machines.
+    # A single answer that may take minutes, or waits for other machines.
     is_long: bool = False
 
-    # It joins the line of its conversation, so those of one connection begin in order.
+    # It is queued with its conversation, so turns sent on one connection begin in order.
     is_turn: bool = False
 
     @property
     def is_concurrent(self) -> bool:
-        """Whether requests behind it on its connection are answered while it runs."""
+        """Whether later requests on the same connection are answered while this one runs."""
         return self.is_long or self.shape is not ReplyShape.ONE
 
 

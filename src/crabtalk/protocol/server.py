@@ -1,7 +1,7 @@
-"""Server: one method per request, and the dispatch that leads from a message to its method.
+"""Server: one method per request, and the dispatch from a message to its method.
 
-Dispatch is written once, here. The daemon, tests and any other server subclass Server, override
-what they offer, and answer 501 to the rest.
+Dispatch is written once, here. The daemon, tests and any other server subclass Server and override
+the methods they offer; the other requests get a 501.
 """
 
 import asyncio
@@ -27,30 +27,30 @@ ReplyField = tuple[str, Any]
 
 
 class Server:
-    """What a daemon can be asked. Methods get the request's payload and return the answer's.
+    """The requests a daemon can get. Methods take the request's payload and return the answer's.
 
-    A method that returns None is answered with Pong. A method fails by raising a RequestError;
-    see `errors` for what becomes of other exceptions. Methods that stream are async generators:
-    they are closed, or cancelled at their next await, when the client goes away.
+    A method that returns None is answered with Pong. A method fails by raising a RequestError; see
+    `to_error_message` for other exceptions. Streaming methods are async generators; when the client
+    disconnects they are closed, or cancelled at their next await.
     """
 
     async def dispatch(
         self, message: wire.ClientMessage
     ) -> AsyncGenerator[wire.ServerMessage, None]:
-        """Yields what answers `message`: one message, or as many as a stream has.
+        """Yield the answer to `message`: one message, or all of a stream.
 
         Never raises: a failure is yielded as an ErrorMsg, and nothing follows it. Closing the
-        generator, or cancelling the task that waits on it, closes the stream behind it.
+        generator, or cancelling the task that waits on it, closes the method's own generator.
         """
         async with aclosing(self.answer(message)) as replies:
             async for field, payload in replies:
                 yield wire.ServerMessage(**{field: payload})
 
     async def answer(self, message: wire.ClientMessage) -> AsyncGenerator[ReplyField, None]:
-        """Dispatch without the envelopes, for a transport that only wants their bytes.
+        """Dispatch without the ServerMessage, for a transport that only needs its bytes.
 
-        Putting a payload into a ServerMessage copies it, which on a fast stream is the dearest
-        step of all; see `encode_reply`.
+        Putting a payload into a ServerMessage copies it, which on a fast stream is the most
+        expensive step; see `encode_reply`.
         """
         name = message.WhichOneof("msg")
         leaving: BaseException | None = None
@@ -75,15 +75,15 @@ class Server:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # whoever waits for the answer is being cancelled
-            # Something the method waited for was: that is its failure, and gets an answer.
+                raise  # the task that waits for the answer is being cancelled
+            # Something the method awaited was cancelled: that is the method's failure.
             yield "error", to_error_message(InternalError(f"{name} was cancelled"))
-        except Exception as error:  # whatever failed, the client is told
+        except Exception as error:  # the client gets an error for any failure
             task = asyncio.current_task()
             if leaving is None and task is not None and task.cancelling():
                 leaving = asyncio.CancelledError()
             if leaving is not None:
-                # The client is gone; a clean-up that fails must not turn into an answer to it.
+                # The client is gone: a failing clean-up must not be answered.
                 log.exception("%s failed while it was being closed", name)
                 raise leaving from None
             yield "error", to_error_message(error)
@@ -249,7 +249,7 @@ def raise_unknown_request() -> NoReturn:
 
 
 def make_empty_reply(route: Route) -> wire.Pong:
-    """What a method that returned nothing is answered with."""
+    """The answer for a method that returned None."""
     if route.reply != "pong":
         raise TypeError(f"{route.request} must return what {route.reply} holds")
     return wire.Pong()

@@ -117,5 +117,5 @@ __all__ = [
     "require_positive_integers",
 ]
 
-# For runs that are over, which people ask for now and then.
+# Only needed for finished runs, which clients rarely ask for.
 __getattr__ = load_lazily(__name__, {"stored_run": ("dropped_events", "read_usage")})

@@ -1,6 +1,6 @@
-"""Agents: those that can be addressed, those made for a task, and how each of them runs.
+"""AgentRegistry: agents that can be addressed, and temporary agents for one task each.
 
-An agent is kept as it was written, and built by the hooks when it is first used.
+It has each agent as it was written; the hooks build the agent that runs when it is first used.
 """
 
 import logging
@@ -19,7 +19,7 @@ class AgentRegistry:
     def __init__(self, env: Env) -> None:
         self._env = env
         self._registered: dict[str, Agent] = {}  # as they were written
-        self._temporary: dict[str, Agent] = {}  # for one task each; nobody can address them by name
+        self._temporary: dict[str, Agent] = {}  # for one task each; clients cannot address them
         self._built_agents: dict[str, Agent] = {}  # as they run
 
     @property
@@ -47,7 +47,7 @@ class AgentRegistry:
         built = self._env.hook.on_build_agent(agent)
         self._env.hook.on_register_agent(agent.name, agent)
         self._registered[agent.name] = agent
-        # What an agent is told may speak of the others, so all are built anew when next used.
+        # An agent's prompt may mention the others, so all are built again when next used.
         self._built_agents = {agent.name: built}
 
     def unregister(self, name: str) -> None:
@@ -65,10 +65,11 @@ class AgentRegistry:
             self._env.hook.on_unregister_agent(name)
 
     async def load(self, storage: Storage) -> dict[str, str]:
-        """Those that cannot be used, by name, with a sentence why. Raises StorageError."""
-        found, broken = await storage.list_agents()
+        """Registers what storage has. Returns the reason for each agent that cannot be used, by
+        name. Raises StorageError."""
+        stored, broken = await storage.list_agents()
         self._built_agents.clear()
-        for agent in found:
+        for agent in stored:
             if self._registered.get(agent.name) == agent:
                 continue
             try:
@@ -78,6 +79,6 @@ class AgentRegistry:
             except Exception as error:
                 log.exception("the agent %s cannot be registered", agent.name)
                 broken[agent.name] = str(error)
-        for name in self._registered.keys() - {agent.name for agent in found} - broken.keys():
+        for name in self._registered.keys() - {agent.name for agent in stored} - broken.keys():
             self.unregister(name)
         return broken

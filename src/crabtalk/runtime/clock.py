@@ -1,4 +1,4 @@
-"""Clock: time and ids, in one object, so that a test can bring its own."""
+"""Clock: time and ids from one object, so that a test can replace both."""
 
 import os
 import time
@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 class Clock:
     def now(self) -> str:
-        """RFC 3339, in UTC."""
+        """The current time in UTC, as in RFC 3339."""
         return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def monotonic(self) -> float:
-        """For durations."""
+        """Seconds, for measuring durations."""
         return time.monotonic()
 
     def new_id(self) -> str:
-        """For a run: never given out twice, also across restarts."""
+        """A run id: random, so unique across restarts as well."""
         return os.urandom(8).hex()

@@ -1,4 +1,7 @@
-"""Compaction: a history folded into a summary that can stand in its place."""
+"""Compaction: the text side of it. Transcripts, the prompt for the summary, and archive names.
+
+Storing the archive is the business of `compaction_run` and `conversation`.
+"""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +15,7 @@ from .model_request import tag_guest_message
 TITLE_LENGTH = 60
 FIRST_SENTENCE = re.compile(r"[^\n]*?(?:[.!?…](?=\s|$)|[。\uff01\uff1f])|[^\n]+")
 TRUNCATED = "... [truncated]"
-# Characters of a transcript that is not taken apart any further.
+# A transcript of fewer characters is not split any further.
 MIN_SPLIT_LENGTH = 2000
 SUMMARY_PREFIX = "A summary of what was said before: "
 
@@ -30,8 +33,8 @@ names the subject. Write nothing but the summary."""
 
 
 async def summarize_text(provider: Provider, agent: Agent, text: str, model: str) -> str:
-    """A transcript in short. One that is longer than the model can read is read in parts: the
-    summary of the first half, and then of that and the second.
+    """Summarizes a transcript. When it exceeds the model's context, the first half is summarized,
+    then that summary together with the second half.
 
     Raises ApiError.
     """
@@ -43,18 +46,18 @@ async def summarize_text(provider: Provider, agent: Agent, text: str, model: str
             raise
     middle = find_middle(text)
     first = await summarize_text(provider, agent, text[:middle], model)
-    # Of what is not shorter than what it stands for, there would be no end.
-    said = truncate_bytes(first, middle // 2)
+    # The summary must be shorter than its half, or the recursion would not end.
+    summary = truncate_bytes(first, middle // 2)
     return await summarize_text(
-        provider, agent, f"{SUMMARY_PREFIX}{said}\n\n{text[middle:]}", model
+        provider, agent, f"{SUMMARY_PREFIX}{summary}\n\n{text[middle:]}", model
     )
 
 
 def find_middle(text: str) -> int:
-    """Between two lines, or at least two words, where there are any nearby."""
+    """An index near the middle: after a line feed or a space if there is one, else the half."""
     half = len(text) // 2
-    for divide in "\n ":
-        if (at := text.rfind(divide, half // 2, half)) >= 0:
+    for separator in "\n ":
+        if (at := text.rfind(separator, half // 2, half)) >= 0:
             return at + 1
     return half
 
@@ -66,35 +69,35 @@ def render_transcript(history: Sequence[Message], agent: Agent) -> str:
 
 
 def make_summary_request(agent: Agent, text: str, model: str) -> Request:
-    """As text rather than as messages: every provider takes it, whatever calls are in it."""
+    """The transcript goes in as text rather than as messages, because every provider takes text,
+    whatever tool calls it mentions."""
     parts: list[str] = []
     if agent.prompt:
         parts.append(f"The agent's own instructions, so that you know who it is:\n\n{agent.prompt}")
     parts.append(f"The conversation to compact:\n\n{text}")
     parts.append("Write the summary now.")
-    said = (Message("system", PROMPT), Message("user", "\n\n---\n\n".join(parts)))
-    return Request(model=model, messages=said)
+    messages = (Message("system", PROMPT), Message("user", "\n\n---\n\n".join(parts)))
+    return Request(model=model, messages=messages)
 
 
 def render_message(message: Message, agent: Agent) -> str:
-    """One message as it reads in the transcript."""
-    pictures = ["[an image]"] * len(message.images)
+    images = ["[an image]"] * len(message.images)
     if message.role == "tool":
         output = truncate_bytes(message.text, agent.compact_tool_max_len)
-        return "\n".join([f"[result of {message.name or 'a tool'}]", output, *pictures])
+        return "\n".join([f"[result of {message.name or 'a tool'}]", output, *images])
     calls = [f"[calls {call.name} with {call.arguments}]" for call in message.tool_calls]
     text = tag_guest_message(message).text
-    body = "\n".join([*filter(None, [text]), *pictures, *calls])
+    body = "\n".join([*filter(None, [text]), *images, *calls])
     return f"{message.role}: {body}" if body else ""
 
 
 def indent_continuation(text: str) -> str:
-    """All but the first line, so that nobody's words can be taken for the start of another's."""
+    """Indents all but the first line, so that no text looks like the start of another message."""
     return "\n  ".join(text.splitlines())
 
 
 def truncate_bytes(text: str, limit: int) -> str:
-    """At most `limit` bytes, cut between characters."""
+    """Shortens a text to `limit` bytes without splitting a character."""
     data = text.encode(errors="replace")
     if len(data) <= limit:
         return text
@@ -102,15 +105,15 @@ def truncate_bytes(text: str, limit: int) -> str:
 
 
 def make_title(summary: str) -> str:
-    """Its first sentence, in a line."""
-    found = FIRST_SENTENCE.match(summary.strip())
-    sentence = found.group().strip() if found else ""
+    """The first sentence of the summary, on one line."""
+    match = FIRST_SENTENCE.match(summary.strip())
+    sentence = match.group().strip() if match else ""
     if len(sentence) <= TITLE_LENGTH:
         return sentence
     return sentence[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
 def next_archive_name(base: str, last: str) -> str:
-    """Archives of a conversation are numbered from 1."""
+    """The archives of a conversation are numbered from 1."""
     number = last.removeprefix(f"{base}-")
     return f"{base}-{int(number) + 1 if number.isdecimal() else 1}"

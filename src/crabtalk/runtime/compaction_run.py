@@ -1,6 +1,6 @@
-"""Folding: a conversation's turn that says nothing, but puts its history into an archive.
+"""Compaction as a turn of a conversation: it moves the whole history into an archive, or nothing.
 
-It is carried out whole or not at all. What a summary is made of is the compaction's business.
+The text of the summary is the business of `compaction`.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ SummaryWriter: TypeAlias = Callable[[], Awaitable[str]]
 async def run_compaction(
     run: Run,
     conversation: Conversation,
-    place: ConversationClaim,
-    summarising: SummaryWriter | None,
-    archiving: ArchiveCallback,
+    claim: ConversationClaim,
+    write_summary: SummaryWriter | None,
+    store_archive: ArchiveCallback,
 ) -> Archive:
-    """The whole life of a compaction: its place in the line, the summary, the archive. Without
-    `summarising`, the conversation begins afresh.
+    """The whole life of a compaction: waiting in the queue, the summary, the archive. Without
+    `write_summary`, the conversation starts over.
 
     Raises RuntimeRefusalError and StorageUnavailableError; nothing has changed then.
     """
     try:
-        async with conversation.hold_turn(place):
+        async with conversation.hold_turn(claim):
             conversation.run = run
             try:
-                return await compact_history(conversation, summarising, archiving)
+                return await compact_history(conversation, write_summary, store_archive)
             finally:
                 conversation.run = None
     except asyncio.CancelledError:
@@ -65,25 +65,25 @@ async def run_compaction(
 
 
 async def compact_history(
-    conversation: Conversation, summarising: SummaryWriter | None, archiving: ArchiveCallback
+    conversation: Conversation, write_summary: SummaryWriter | None, store_archive: ArchiveCallback
 ) -> Archive:
     await run_to_completion(conversation.load())
     if not conversation.exists:
         raise unknown_conversation_error(conversation.pair)
     marker = conversation.marker
-    carried = 1 if marker is not None and marker.summary and summarising is not None else 0
-    if len(conversation.history) <= carried:
+    summaries = 1 if marker is not None and marker.summary and write_summary is not None else 0
+    if len(conversation.history) <= summaries:
         raise NothingToCompactError("nothing was said that is not in an archive already")
     base = make_log_name(conversation.pair)
     name = next_archive_name(base, marker.archive_name if marker is not None else "")
-    if summarising is None:
-        ending: Awaitable[Archive] = conversation.archive_without_summary(name)
+    if write_summary is None:
+        work: Awaitable[Archive] = conversation.archive_without_summary(name)
     else:
-        summary = await summarising()
-        ending = conversation.archive_with_summary(name, make_title(summary), summary, archiving)
-    folding = asyncio.ensure_future(ending)
+        summary = await write_summary()
+        work = conversation.archive_with_summary(name, make_title(summary), summary, store_archive)
+    task = asyncio.ensure_future(work)
     try:
-        return await run_to_completion(folding)
+        return await run_to_completion(task)
     except asyncio.CancelledError:
         clear_cancellation()
-        return folding.result()  # too late to say that nothing changed
+        return task.result()  # the archive is stored, so the cancellation came too late

@@ -1,7 +1,7 @@
-"""Conversation: what one agent and one sender have said, as far as the agent has it before it.
+"""Conversation: the messages of one agent and one sender that go into the model's context.
 
-Memory follows storage: nothing is in the history that is not kept, and when in doubt the history
-is dropped and read again.
+Memory follows storage: the history holds only stored messages, and after a failed write it is
+dropped and read again.
 """
 
 import asyncio
@@ -36,61 +36,57 @@ from .turn_lock import TurnLock
 
 T = TypeVar("T")
 ArchiveCallback = Callable[[Pair, Archive], Awaitable[None]]
-AppendCallback = Callable[
-    [Pair, Sequence[Record]], None
-]  # is told what was kept, right after it was
+AppendCallback = Callable[[Pair, Sequence[Record]], None]  # called right after records are stored
 
 INTERRUPTED = "interrupted: the run was cut off before this call finished"
-# What a message takes beside its text, roughly.
+# Approximate bytes of a message beside its text.
 MESSAGE_OVERHEAD = 500
 
 
 class ConversationClaim(msgspec.Struct, eq=False):
-    """In the line of this process, and where others share its storage in that of all of them."""
+    """A place in the queue of this process and, where processes share the storage, in the shared
+    queue."""
 
     local: asyncio.Future[None]
     shared: TurnClaim | None
 
 
 class Conversation:
-    """At most one per pair in a runtime. Changed only by whoever has its turn in the line."""
+    """At most one per pair in a runtime. Only the holder of its turn changes it."""
 
     def __init__(
-        self, pair: Pair, storage: Storage, clock: Clock, kept: AppendCallback | None = None
+        self, pair: Pair, storage: Storage, clock: Clock, on_append: AppendCallback | None = None
     ) -> None:
         self.pair = pair
-        self._on_append = kept
+        self._on_append = on_append
         self.turn_lock = TurnLock()
         self.run: Run | None = None  # in flight
         self.created_at = clock.monotonic()
-        self.models_without_images: set[str] = (
-            set()
-        )  # models that refused the images its tools had found
+        self.models_without_images: set[str] = set()  # models that refused images from tools
         self._storage = storage
         self._clock = clock
-        # What is appended says what the meta is by then, so appends go one after the other: a
-        # title may be set while a run keeps its words.
+        # Records carry the meta as of their append, so appends must not overlap: a title may be
+        # set while a run stores its messages.
         self._append_lock = asyncio.Lock()
         self._is_alone = True
-        self._last_version: ConversationVersion = (
-            None  # where storage was when we last had the turn
-        )
+        # What storage had when this process last held the turn.
+        self._last_version: ConversationVersion = None
         self.unload()
 
     def unload(self) -> None:
-        """Forgets what storage has. The next turn reads it again."""
+        """Drops all state that was read from storage. The next turn reads it again."""
         self.is_loaded = False
         self.exists = False
         self.meta = ConversationMeta(self.pair.agent, self.pair.sender)
         self.history: list[Message] = []
         self.marker: MarkerRecord | None = None
         self.keys: dict[str, KeyUse] = {}  # of messages after the marker
-        self._archived_keys: ArchivedKeys | None = None  # of those before it, when it was asked for
+        self._archived_keys: ArchivedKeys | None = None  # of messages before it, built on first use
         self.size = 0
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other process can have a turn of it."""
+        """Whether no other process can hold a turn of this conversation."""
         return self._is_alone
 
     @property
@@ -98,44 +94,44 @@ class Conversation:
         return self.turn_lock.is_idle and self.run is None
 
     def claim_turn(self, run: str = "", *, first: bool = False) -> ConversationClaim:
-        """A place in line, at once. It must be used: `turn` gives it back."""
+        """Enters the queue, without waiting. Pass the claim to `hold_turn`, which releases it."""
         claim = self._storage.claim_turn(self.pair, run, first=first)
         self._is_alone = claim is None
         return ConversationClaim(self.turn_lock.enqueue(first=first), claim)
 
     @asynccontextmanager
     async def hold_turn(
-        self, place: ConversationClaim, before_waiting: Callable[[], Awaitable[None]] | None = None
+        self, claim: ConversationClaim, before_waiting: Callable[[], Awaitable[None]] | None = None
     ) -> AsyncIterator[None]:
-        """Waits for one's turn, and has it. Raises StorageError.
+        """Waits for the turn of this claim, and holds it for the block. Raises StorageError.
 
-        `before_waiting` is called first when the turn is somebody else's now; when it raises, the
-        place is given up.
+        `before_waiting` is called first when another run holds the turn; when it raises, the claim
+        is released.
         """
         try:
             try:
-                if before_waiting is not None and not await is_turn_free(place):
+                if before_waiting is not None and not await is_turn_free(claim):
                     await before_waiting()
             except BaseException:
-                self.turn_lock.cancel(place.local)
+                self.turn_lock.cancel(claim.local)
                 raise
-            await self.turn_lock.acquire(place.local)
+            await self.turn_lock.acquire(claim.local)
             try:
-                if place.shared is None:
+                if claim.shared is None:
                     yield
                 else:
-                    async with self._hold_shared_turn(place.shared):
+                    async with self._hold_shared_turn(claim.shared):
                         yield
             finally:
                 self.turn_lock.release()
         finally:
-            if place.shared is not None:
-                place.shared.release()
+            if claim.shared is not None:
+                claim.shared.release()
 
     @asynccontextmanager
     async def _hold_shared_turn(self, claim: TurnClaim) -> AsyncIterator[None]:
         if await claim.acquire() != self._last_version:
-            self.unload()  # somebody else has had a turn since
+            self.unload()  # another process has had a turn since
         try:
             yield
         finally:
@@ -156,7 +152,8 @@ class Conversation:
         self.is_loaded = True
 
     async def find_key_use(self, key: str) -> KeyUse | None:
-        """What was said with a key, if anything was. Of one that is loaded. Raises StorageError."""
+        """The message that used a key, if any. The conversation must be loaded. Raises
+        StorageError."""
         if (use := self.keys.get(key)) is not None:
             return use
         if not self.archived_keys.may_have(key):
@@ -186,10 +183,11 @@ class Conversation:
         steers: Sequence[int] = (),
         snapshot: bool = False,
     ) -> None:
-        """Keeps them, then has them in the history. Raises StorageError, and then has neither.
+        """Stores messages and events, then adds the messages to the history. When it raises
+        StorageError, neither has happened.
 
-        Cancelled meanwhile, it is carried out first. `run` is the one they belong to, `steers` the
-        numbers of the messages that steer it. `snapshot` adds the meta as it is then, so that a
+        Cancelled meanwhile, it finishes first. `run` is the run they belong to, `steers` the
+        numbers of the steering messages among them. `snapshot` appends the meta as well, so that a
         listing finds it at the end of the log.
         """
         await run_to_completion(self._append(messages, events, run, steers, snapshot))
@@ -208,8 +206,8 @@ class Conversation:
             if not self.exists and not meta.created_at:
                 meta = msgspec.structs.replace(meta, created_at=at)
             records: list[Record] = [] if self.exists else [meta.make_snapshot()]
-            said = list(zip(messages, steers or (0,) * len(messages), strict=True))
-            for number, (message, steer) in enumerate(said, meta.message_count):
+            numbered = list(zip(messages, steers or (0,) * len(messages), strict=True))
+            for number, (message, steer) in enumerate(numbered, meta.message_count):
                 records.append(make_message_record(number, at, message, run, steer))
             records += events
             for record in records:
@@ -217,7 +215,7 @@ class Conversation:
             if snapshot:
                 records.append(meta.make_snapshot())
             await self._append_records(records)
-            for message, steer in said:
+            for message, steer in numbered:
                 if message.role == "user" and run is not None:
                     run.accepted.pop(steer, None)
             self.keys |= {
@@ -231,16 +229,17 @@ class Conversation:
             self.size += sum(map(estimate_size, messages))
 
     async def set_title(self, title: str) -> None:
-        """Raises StorageError. Cancelled meanwhile, it is carried out first."""
+        """Raises StorageError. Cancelled meanwhile, it finishes first."""
         await run_to_completion(self._patch(MetaRecord(title=title)))
 
     async def approve_rule(self, rule: str) -> None:
-        """Calls that match it need no person's yes here from now on. Raises StorageError."""
+        """Calls that match the rule need no approval in this conversation from now on. Raises
+        StorageError."""
         if rule not in self.meta.approved:
             await run_to_completion(self._patch(MetaRecord(approved=(*self.meta.approved, rule))))
 
     async def set_mode(self, mode: str) -> None:
-        """Raises StorageError. Cancelled meanwhile, it is carried out first."""
+        """Raises StorageError. Cancelled meanwhile, it finishes first."""
         if not self.exists:
             await self.append()
         await run_to_completion(self._patch(MetaRecord(mode=mode)))
@@ -251,22 +250,22 @@ class Conversation:
             self.meta = self.meta.apply_record(record)
 
     async def archive_with_summary(
-        self, name: str, title: str, summary: str, archiving: ArchiveCallback
+        self, name: str, title: str, summary: str, store_archive: ArchiveCallback
     ) -> Archive:
-        """Has the archive kept elsewhere, then appends a marker: the history is the summary now.
+        """Stores the archive, then appends a marker: the summary replaces the history.
 
-        Not to be cancelled: an archive without its marker is one of nothing.
+        Must not be cancelled: an archive without its marker would archive nothing.
         """
         marker = self._new_marker(name, title, summary)
         archive = self.make_archive(marker)
-        await archiving(self.pair, archive)
+        await store_archive(self.pair, archive)
         await self._append_marker(marker, self.meta.title)
         return archive
 
     async def archive_without_summary(self, name: str) -> Archive:
-        """Appends a marker without a summary: there is no history now, and no title.
+        """Appends a marker without a summary: the conversation has no history and no title then.
 
-        Not to be cancelled, as above.
+        Must not be cancelled, as above.
         """
         title = self.meta.title or make_title(next((m.text for m in self.history if m.text), ""))
         marker = self._new_marker(name, title, "")
@@ -332,13 +331,13 @@ def make_message_record(
     )
 
 
-async def is_turn_free(place: ConversationClaim) -> bool:
-    """Whether the turn has come without waiting for another one's end."""
-    return place.local.done() and (place.shared is None or await place.shared.is_free())
+async def is_turn_free(claim: ConversationClaim) -> bool:
+    """Whether the claim can have its turn without waiting for another turn to end."""
+    return claim.local.done() and (claim.shared is None or await claim.shared.is_free())
 
 
 async def run_to_completion(work: Awaitable[T]) -> T:
-    """Awaits all of it though we are cancelled meanwhile; the cancellation then goes on."""
+    """Awaits the work to its end even when cancelled meanwhile, then raises the CancelledError."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -347,13 +346,13 @@ async def run_to_completion(work: Awaitable[T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        task.exception()  # seen, though the cancellation matters more
+        task.exception()  # mark it as retrieved; the cancellation matters more
         raise cancelled
     return task.result()
 
 
 def clear_cancellation() -> None:
-    """The cancellation was heard; what follows is tidying up and must not be taken for it."""
+    """Resets the task's cancellation, so that it does not hit the cleanup that follows."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()
@@ -366,8 +365,8 @@ def build_history(marker: MarkerRecord | None, messages: Sequence[MessageRecord]
 
 
 def complete_tool_calls(history: Sequence[Message]) -> list[Message]:
-    """Gives every call a result, since strict providers refuse a history with one that has none."""
-    whole: list[Message] = []
+    """Gives every call a result: strict providers refuse a history with a call that has none."""
+    complete: list[Message] = []
     unanswered: list[ToolCall] = []
     for message in history:
         if message.role == "tool":
@@ -376,10 +375,10 @@ def complete_tool_calls(history: Sequence[Message]) -> list[Message]:
                 continue  # a result without its call would be refused as well
             unanswered.remove(call)
         else:
-            whole += map(make_interrupted_result, unanswered)
+            complete += map(make_interrupted_result, unanswered)
             unanswered = list(message.tool_calls)
-        whole.append(message)
-    return [*whole, *map(make_interrupted_result, unanswered)]
+        complete.append(message)
+    return [*complete, *map(make_interrupted_result, unanswered)]
 
 
 def make_interrupted_result(call: ToolCall) -> Message:
@@ -387,7 +386,7 @@ def make_interrupted_result(call: ToolCall) -> Message:
 
 
 def estimate_size(message: Message) -> int:
-    """About how much memory it holds."""
+    """About how many bytes of memory the message takes."""
     images = sum(len(image.data) + len(image.url) for image in message.images)
     calls = sum(len(call.arguments) for call in message.tool_calls)
     return MESSAGE_OVERHEAD + len(message.text) + len(message.reasoning) + images + calls

@@ -1,10 +1,10 @@
-"""Why the engine refuses. Each says what to do next."""
+"""Errors with which the engine refuses a request. Their texts say what to do next."""
 
 from crabtalk.storage import Pair
 
 
 class RuntimeRefusalError(Exception):
-    """The engine cannot do what it was asked to."""
+    """The engine refuses a request."""
 
 
 class UnknownAgentError(RuntimeRefusalError):
@@ -28,15 +28,15 @@ class NothingToCompactError(RuntimeRefusalError):
 
 
 class BusyError(RuntimeRefusalError):
-    """A bound is reached; later the same may succeed."""
+    """A limit is reached; the same request may succeed later."""
 
 
 class KeyConflictError(RuntimeRefusalError):
-    """The key was used for something else in the conversation."""
+    """The key was used for another message in the conversation."""
 
 
 class CompactionError(RuntimeRefusalError):
-    """The summary could not be made or kept. Nothing changed."""
+    """The summary could not be written or stored. Nothing changed."""
 
 
 def key_conflict_error(key: str) -> KeyConflictError:

@@ -1,6 +1,6 @@
-"""Outlet: the events of one run on their way to the one who reads them.
+"""EventQueue: a bounded queue from one run to the reader of its events.
 
-A reader that is behind slows its run down; one that left costs nothing.
+A slow reader slows its run down. After the reader has left, events are dropped.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from .events import Event
 
 
 class EventQueue:
-    """One writer, one reader. The writer pushes, and waits for room when it is `full`."""
+    """One writer, one reader. The writer pushes, and waits for room while the queue `is_full`."""
 
     __slots__ = ("_bound", "_closed", "_events", "_reader", "_writer")
 
@@ -33,7 +33,7 @@ class EventQueue:
             self._reader.set_result(None)
 
     async def wait_for_room(self) -> None:
-        """Until the reader has caught up, or left."""
+        """Waits until the reader has caught up, or left."""
         while self.is_full and not self._closed:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
@@ -48,7 +48,7 @@ class EventQueue:
         return event
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """Called when the reader leaves."""
         self._closed = True
         self._events.clear()
         if self._writer is not None and not self._writer.done():

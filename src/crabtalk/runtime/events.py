@@ -1,4 +1,4 @@
-"""What happens in a run, in the order it happens. Pure values; a wire makes its own of them.
+"""The events of a run. Plain values; protocols convert them to their own messages.
 
 A run is `Started`, any number of steps, `Done`. Segments (text, thinking) never nest.
 """
@@ -12,27 +12,27 @@ from crabtalk.storage import Archive
 
 
 class StopReason(Enum):
-    COMPLETED = "completed"  # the agent said what it had to say
-    CANCELLED = "cancelled"  # somebody killed the run, or left
+    COMPLETED = "completed"  # the agent finished its answer
+    CANCELLED = "cancelled"  # a client killed the run, or left
     MAX_ITERATIONS = "max_iterations"
-    NO_ACTION = "no_action"  # neither text nor a call
+    NO_ACTION = "no_action"  # the model returned neither text nor a call
     ERROR = "error"
     LENGTH = "length"  # the model's limit cut its answer off
 
 
 class Started(Value, frozen=True):
-    """The turn is accepted and what was said is kept; it may still wait for an earlier one."""
+    """The turn is accepted and its message is stored; it may still wait for an earlier turn."""
 
-    agent: str  # who will speak
+    agent: str  # the agent that will answer
     run_id: str = ""
-    mode: str = ""  # the permission mode it has
-    is_stored: bool = False  # the run is over: what follows is what the log has of it
+    mode: str = ""  # the run's permission mode
+    is_stored: bool = False  # the run is over: the events that follow come from the log
 
 
 class UserMessageReceived(Value, frozen=True):
-    """What was said is kept, and the turn begins. For those who watch: who said it knows."""
+    """The user's message is stored, and the turn begins. Only for hooks, not for clients."""
 
-    text: str  # as it was said, whatever a skill made of it
+    text: str  # as the user typed it, not as a skill expanded it
 
 
 class TextStart(Value, frozen=True):
@@ -60,14 +60,14 @@ class ThinkingEnd(Value, frozen=True):
 
 
 class ToolStart(Value, frozen=True):
-    """`early`: the first names are known, their arguments not yet. Then again, with all of it."""
+    """Sent with `early` when the first names are known, and again with the complete calls."""
 
     calls: tuple[ToolCall, ...]
     early: bool = False
 
 
 class ToolResult(Value, frozen=True):
-    """A call has finished. They come as they finish, not in the order of the calls."""
+    """A call has finished. Results come as calls finish, not in the order of the calls."""
 
     call_id: str
     output: str
@@ -86,14 +86,14 @@ class AskOption(Value, frozen=True):
 
 
 class ApprovalRequest(Value, frozen=True):
-    """A call that waits for a person's yes, and all there is to know about it."""
+    """A call that waits for a person's approval, with everything the person needs to decide."""
 
     agent: str
     tool: str
     call: str  # the whole call as a person reads it
     cwd: str
     env: dict[str, str] = msgspec.field(default_factory=dict)
-    always: str = ""  # what "Always" would allow, in words; empty: it is not offered
+    always: str = ""  # what "Always" would allow, in words; empty: "Always" is not offered
     digest: str = ""
     requested_by: str = ""
     for_owner: bool = False
@@ -111,7 +111,8 @@ class AskQuestion(Value, frozen=True):
 
 
 class AskUser(Value, frozen=True):
-    """The run waits until these are answered, all at once. Right after the calls that ask."""
+    """The run waits until all of these questions are answered. Comes right after the calls that
+    ask."""
 
     ask_id: str
     questions: tuple[AskQuestion, ...]
@@ -119,7 +120,8 @@ class AskUser(Value, frozen=True):
 
 
 class ToolRefused(Value, frozen=True):
-    """A call the agent may not make. Its result says so to the agent; this, to those who watch."""
+    """A call the agent may not make. Its result tells the agent; this event tells hooks and
+    clients."""
 
     call_id: str
     tool: str
@@ -127,9 +129,9 @@ class ToolRefused(Value, frozen=True):
 
 
 class ToolProgress(Value, frozen=True):
-    """What a tool says of a call that goes on. For those who watch; it is kept nowhere.
+    """Progress of a call that is still running. It is not stored.
 
-    Whoever tells it bounds it: a few in a second, in a line each, with numbers that are finite.
+    The sender limits it: a few per second, one line each, finite numbers.
     """
 
     call_id: str
@@ -139,13 +141,13 @@ class ToolProgress(Value, frozen=True):
 
 
 class UserSteered(Value, frozen=True):
-    """What was said into the run, at the moment the agent reads it."""
+    """A steering message, at the moment the agent reads it."""
 
     text: str
 
 
 class ContextUsage(Value, frozen=True):
-    """Of one model call."""
+    """The usage of one model call."""
 
     usage: Usage
 
@@ -155,7 +157,7 @@ class Compacted(Value, frozen=True):
 
 
 class Done(Value, frozen=True):
-    """The run is over, and all of it is kept. `text` is what was said last."""
+    """The run is over, and all of it is stored. `text` is the agent's last text."""
 
     agent: str
     reason: StopReason
@@ -164,8 +166,8 @@ class Done(Value, frozen=True):
     model: str = ""
     usage: Usage | None = None
     steps: int = 0
-    is_passing: bool = False  # what failed goes by: the same may succeed later
-    is_conflict: bool = False  # its key was used for something else; nothing was done
+    is_passing: bool = False  # the failure is temporary: the same may succeed later
+    is_conflict: bool = False  # its key was used for another message; nothing was done
 
 
 Event = (

@@ -1,7 +1,7 @@
-"""What the model is shown: history, tags, and the framing that is made anew for each run.
+"""The messages of a model request: prompt, history with tags, and framing.
 
-Framing is never part of the history: it is laid into the request, right before what the user said
-last, and forgotten. So it cannot pile up, and cannot reach the disk.
+Framing is built again for each run and inserted right before the user's last message. It is never
+part of the history, so it cannot pile up or reach the disk.
 """
 
 import re
@@ -11,13 +11,13 @@ import msgspec
 
 from crabtalk.model.messages import Message, Request
 
-# As lenient as a model that reads them: white space inside a tag is no way around.
+# As lenient as a model that reads them: white space inside a tag must not bypass the escaping.
 FROM_TAG = re.compile(r"<(?=\s*+/?\s*+from\b)", re.IGNORECASE)
 INSTRUCTIONS_TAG = re.compile(r"<(?=\s*+/?\s*+instructions\b)", re.IGNORECASE)
 # The characters `html.escape` replaces. Importing html would load its table of 2,231 entities.
 MARKUP = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 MARKUP_AND_QUOTES = {**MARKUP, ord('"'): "&quot;", ord("'"): "&#x27;"}
-# How messages of ours begin, and so nobody else's may.
+# Only messages that crabtalk itself adds may begin with such a tag.
 LEADING_TAG = re.compile(r"\s*+<(?=\s*+/?\s*+(?:from|instructions)\b)", re.IGNORECASE)
 
 IMAGE_OMITTED = "(the image itself is left out: this model does not take it)"
@@ -37,11 +37,11 @@ GUEST_NOTICE = (
 def build_framing(
     history: Sequence[Message], instructions: str, *, primary: str, guest: str = ""
 ) -> list[Message]:
-    """The messages to lay before what the user said last."""
+    """The messages to insert before the user's last message."""
     injected: list[Message] = []
     if instructions:
-        inside = INSTRUCTIONS_TAG.sub("&lt;", instructions)
-        injected.append(Message("user", f"<instructions>\n{inside}\n</instructions>"))
+        escaped = INSTRUCTIONS_TAG.sub("&lt;", instructions)
+        injected.append(Message("user", f"<instructions>\n{escaped}\n</instructions>"))
     if guest:
         injected.append(
             Message(
@@ -69,7 +69,7 @@ def has_tool_images(request: Request) -> bool:
 
 
 def drop_tool_images(request: Request) -> Request:
-    """For a model that takes none: tools' images are left out, and their text says so."""
+    """Replaces images in tool results by a notice, for a model that does not take them."""
     return msgspec.structs.replace(
         request,
         messages=tuple(
@@ -82,26 +82,28 @@ def drop_tool_images(request: Request) -> Request:
 
 
 def tag_guest_message(message: Message) -> Message:
-    """A guest's words inside a tag with its name; everybody else's as they are, unless they begin
-    as only our own do.
+    """Wraps a guest's message in a tag with its name. Other messages stay as they are, except that
+    a leading tag like those of `build_framing` is escaped.
 
-    What it says cannot end its own tag, or open another's.
+    A guest's text cannot close its own tag or open another one.
     """
     if not message.agent or message.role != "assistant":
         return message if message.role == "tool" else escape_leading_tag(message)
-    inside = FROM_TAG.sub("&lt;", message.text)
-    return Message("assistant", f'<from agent="{escape_markup(message.agent)}">\n{inside}\n</from>')
+    escaped = FROM_TAG.sub("&lt;", message.text)
+    agent = escape_markup(message.agent)
+    return Message("assistant", f'<from agent="{agent}">\n{escaped}\n</from>')
 
 
 def escape_leading_tag(message: Message) -> Message:
-    """Inside a text such tags mislead nobody, and people write about them."""
-    found = LEADING_TAG.match(message.text)
-    if found is None:
+    """Only a leading tag could mislead the model; further on, people may write about such tags."""
+    match = LEADING_TAG.match(message.text)
+    if match is None:
         return message
-    before, after = message.text[: found.end() - 1], message.text[found.end() :]
+    before, after = message.text[: match.end() - 1], message.text[match.end() :]
     return msgspec.structs.replace(message, text=f"{before}&lt;{after}")
 
 
 def escape_markup(text: str, *, quotes: bool = True) -> str:
-    """Replace what could open or end a tag, and with `quotes` what could end an attribute."""
+    """Escapes characters that could open or end a tag, and with `quotes` those that could end an
+    attribute."""
     return text.translate(MARKUP_AND_QUOTES if quotes else MARKUP)

@@ -1,8 +1,8 @@
-"""Transcript: what a run has emitted so far, for readers that come later or come back.
+"""ReplayBuffer: the events of a run so far, for readers that join later or reconnect.
 
-Any number of readers, each at its own pace; none slows the run down. Pieces of one text are kept as
-one text with the places where they end, so a run costs little more than its words. Steps that are
-in the log are dropped when the transcript is larger than its bound: readers find them there.
+Any number of readers, each at its own pace; none slows the run down. The deltas of one text are
+stored as one text with their end positions, so a run takes little more memory than its text. When
+the buffer exceeds its bound, steps that are in the log are dropped: readers find them there.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 from .events import Event, TextDelta, ThinkingDelta, ToolResult, ToolStart, UserSteered
 
-# A text is kept in blocks of about so many characters: adding to one copies it.
+# A text is stored in blocks of about so many characters, because appending copies the block.
 BLOCK = 4096
 MAX_UNJOINED = 64
-# What an event takes beside its text, roughly.
+# Approximate bytes of an event beside its text.
 EVENT_OVERHEAD = 100
 
 
 class DeltaBlock:
-    """Pieces of one text or of one thought, in a row."""
+    """Consecutive deltas of one text or of one thinking segment."""
 
     __slots__ = ("_ends", "_text", "_unjoined", "kind")
 
@@ -45,7 +45,7 @@ class DeltaBlock:
             self._join()
 
     def join_after(self, count: int) -> TextDelta | ThinkingDelta:
-        """All but the first `count` pieces, as one."""
+        """All but the first `count` deltas, as one delta."""
         if count == len(self._ends) - 1 and self._unjoined:
             return self.kind(self._unjoined[-1])
         self._join()
@@ -58,9 +58,9 @@ class DeltaBlock:
 
 
 class BufferEntry(NamedTuple):
-    """Events in a row: pieces, or one event of another kind."""
+    """Consecutive deltas, or one event of another kind."""
 
-    first: int  # number of the first one
+    first: int  # number of the first event
     content: DeltaBlock | Event
 
 
@@ -68,11 +68,11 @@ GET_FIRST = attrgetter("first")
 
 
 class StepEnd(NamedTuple):
-    """Where a step ended that is in the log."""
+    """The end of a step that is in the log."""
 
-    entries: int  # up to here, counted from the first one ever
-    number: int  # of its last event
-    messages: int  # the run had in the log by then
+    entries: int  # entries up to here, including those that were dropped
+    number: int  # number of the step's last event
+    messages: int  # messages of the run in the log by then
     size: int
 
 
@@ -88,14 +88,14 @@ class ReplayBuffer:
         self._bound = bound
         self._entries: list[BufferEntry] = []
         self._steps: list[StepEnd] = []
-        self._dropped_entries = 0  # entries dropped
+        self._dropped_entries = 0
         self._waiters: list[asyncio.Future[None]] = []
         self.count = 0  # events so far
-        self.size = 0  # about how many bytes those take that are here
-        self._total = 0  # and all there ever were
+        self.size = 0  # approximate bytes of the events in the buffer
+        self._total = 0  # the same with all dropped events
         self.last_dropped = 0  # number of the last event that is only in the log
-        self.dropped_messages = 0  # how many messages of the run those were
-        self.is_stored = False  # all of it was read from the log
+        self.dropped_messages = 0  # how many messages of the run the dropped events were
+        self.is_stored = False  # all events were read from the log
 
     def add(self, event: Event) -> None:
         self.count += 1
@@ -128,13 +128,15 @@ class ReplayBuffer:
         self._waiters.clear()
 
     def load_stored(self, events: list[Event]) -> None:
-        """Becomes that of a run that is over, as the log has it."""
+        """Fills the buffer with the events of a finished run from the log. Readers begin anew."""
         self.is_stored = True
+        self._entries.clear()
+        self.count = 0
         for event in events:
             self.add(event)
 
     def end_step(self, messages: int) -> None:
-        """All events so far are in the log, in that many messages of the run."""
+        """Marks that all events so far are in the log, as that many messages of the run."""
         self._steps.append(
             StepEnd(self._dropped_entries + len(self._entries), self.count, messages, self._total)
         )
@@ -150,8 +152,8 @@ class ReplayBuffer:
         self.dropped_messages = step.messages
 
     def read_next(self, after: int) -> NumberedEvent | None:
-        """The first event that is here with a number above `after`; pieces of one text that came
-        since are one event. Reading this way holds nothing: a slow reader costs no memory."""
+        """The first event in the buffer with a number above `after`; consecutive deltas are joined
+        into one event. A reader has no state here, so a slow reader costs no memory."""
         at = bisect_right(self._entries, after, key=GET_FIRST)
         if at:
             first, content = self._entries[at - 1]
@@ -165,8 +167,9 @@ class ReplayBuffer:
         return NumberedEvent(first, content)
 
     async def wait_for_events(self, after: int) -> None:
-        """Until there are events with a number above `after`."""
-        while self.count <= after:
+        """Waits until there are events with a number above `after`, or stored ones instead."""
+        was_stored = self.is_stored
+        while self.count <= after and self.is_stored == was_stored:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
@@ -177,7 +180,7 @@ class ReplayBuffer:
 
 
 def estimate_text_size(event: Event) -> int:
-    """About how many bytes an event holds beside its fixed part."""
+    """Approximate bytes of the texts in an event."""
     match event:
         case ToolResult():
             return len(event.output) + sum(len(i.data) + len(i.url) for i in event.images)

@@ -1,4 +1,7 @@
-"""Run: one turn being carried out, as the rest of the program sees it."""
+"""Run: one turn in progress, as the rest of the program sees it.
+
+It holds the run's events, steering messages and state. The work itself is done in `turn`.
+"""
 
 import asyncio
 import logging
@@ -27,35 +30,35 @@ class ParentRun(msgspec.Struct, frozen=True):
     pair: Pair
     run_id: str
     call_id: str
-    origin: str = ""  # who set all of it off: the sender of the first run of the chain
-    memory_owner: str = ""  # of an agent made for the task: the agent whose memory it uses
-    depth: int = 1  # runs above
+    origin: str = ""  # the sender of the first run of the chain
+    memory_owner: str = ""  # for an agent made for the task: the agent whose memory it uses
+    depth: int = 1  # how many runs are above
     task: int = 0  # which of the call's tasks
-    # The agents of the runs above, as they were written, the first caller first. Whatever confines
-    # one of them confines this run too.
+    # The agents of the runs above, as they were written, the first caller first. A restriction on
+    # any of them applies to this run too.
     caller_agents: tuple[Agent, ...] = ()
     caller_directories: tuple[Path, ...] = ()  # where those runs work, in the same order
     tree: RunTree | None = None
 
 
 class PendingSteer(msgspec.Struct, frozen=True):
-    """A steering message that is kept and waits to be read."""
+    """A steering message that is stored and that the agent has not read yet."""
 
     number: int  # counted from 1 within its run
     text: str
 
 
 class MessageLabel(msgspec.Struct, frozen=True):
-    """What the log says of a message beside its text."""
+    """What the log records about a message beside its text."""
 
-    key: str = ""  # that the client gave it
+    key: str = ""  # the client's idempotency key
     content_hash: str = ""
-    typed_text: str = ""  # what the person typed, where a skill made another text of it
+    typed_text: str = ""  # what the person typed, when a skill replaced it
 
 
 class Run:
-    """Owned by its task, not by whoever listens: a listener that leaves takes it along only if it
-    is the one who asked for it, and did not ask for it to go on."""
+    """Belongs to its task, not to its readers. Only the reader of `events` ends the run by leaving,
+    and only if the run is not detached."""
 
     __slots__ = (
         "_env",
@@ -120,36 +123,35 @@ class Run:
         self.parent = parent
         self.tree = parent.tree if parent is not None and parent.tree is not None else RunTree(self)
         self._origin = (parent.origin if parent is not None else "") or origin or pair.sender
-        self.agent: Agent | None = None  # whose conversation it is, as it was when the run began
-        self.mode = ""  # the permission mode asked for with this turn; empty: the conversation's
-        self.attended = True  # whoever started it sees what it asks
-        self.unattended = False  # and said that nobody will answer
-        # What people decided about its calls, for the log: (event, data).
+        self.agent: Agent | None = None  # the conversation's agent, as it was when the run began
+        self.mode = ""  # the permission mode of this turn; empty: the conversation's
+        self.attended = True  # the client that started it shows its questions
+        self.unattended = False  # the client said that no person will answer
+        # People's decisions about its tool calls, for the log: (event, data).
         self.decision_records: list[tuple[str, dict[str, Any]]] = []
         self.event_queue = EventQueue(bound)
         self.replay_buffer = ReplayBuffer(buffer)
-        self.followers = 0  # how many read the transcript
-        self.follow_count = 0  # and how often somebody began to
+        self.followers = 0  # current readers of the replay buffer
+        self.follow_count = 0  # readers so far
         self.is_key_checked = False  # the log has been searched for its key
-        # With a key: set when its turn has come and nobody else has used the key.
+        # With a key: set when its turn has come and no other message has used the key.
         self.confirmed: asyncio.Event | None = None
         self.labels: dict[int, MessageLabel] = {}  # of its own message (0) and of steering messages
         self.steer_keys: dict[str, asyncio.Task[None]] = {}  # steering messages that have a key
         self.number = 0  # order of acceptance among all runs and steers of this process
         self.steers: deque[PendingSteer] = deque()
-        self.steer_count = 0  # steering messages it was given, also those that could not be kept
-        self.accept_tasks: set[asyncio.Task[None]] = set()  # steering messages being kept
-        self.steer_lock = asyncio.Lock()  # they are kept one after the other, in order
-        self.accepted: dict[
-            int, AcceptedMessage
-        ] = {}  # kept, and not in the log yet; 0 is the turn's own
+        self.steer_count = 0  # steering messages so far, also those that could not be stored
+        self.accept_tasks: set[asyncio.Task[None]] = set()  # steering messages being stored
+        self.steer_lock = asyncio.Lock()  # they are stored one after the other, in order
+        # Messages that are stored and not in the log yet; 0 is the turn's own.
+        self.accepted: dict[int, AcceptedMessage] = {}
         self.is_started = False
-        self.typed_text = ""  # what it answers, in the words it was said in
+        self.typed_text = ""  # the user's message as typed
         self.accepts_steers = True
         self.is_detached = False
-        self.event_depth = 0  # events that led to it, one after another
-        self.held_bytes = 0  # its share of the bytes all runs hold of what was said
-        self.is_stopping = False  # when its turn comes, it keeps what was said and does no more
+        self.event_depth = 0  # how many events led to it, one causing the next
+        self.held_bytes = 0  # its share of the message text that all runs hold in memory
+        self.is_stopping = False  # when its turn comes, it stores its message and ends
         self.is_killed = False
         self.done: Done | None = None
         self.task: asyncio.Task[Any] | None = None
@@ -157,12 +159,12 @@ class Run:
 
     @property
     def origin(self) -> str:
-        """The sender in whose name it acts. Set where the first run begins, and inherited."""
+        """The sender on whose behalf the run acts. Delegated runs inherit it from the first run."""
         return self._origin
 
     @property
     def key(self) -> str:
-        """That its message was given; empty without one."""
+        """The key of its message; empty without one."""
         label = self.labels.get(0)
         return label.key if label is not None else ""
 
@@ -178,32 +180,32 @@ class Run:
 
     @property
     def memory_owner(self) -> str:
-        """Whose memory it uses: its agent's, or for one made for a task that of who made it."""
+        """The agent whose memory the run uses: its own, or the creator of a temporary agent."""
         return (self.parent.memory_owner if self.parent is not None else "") or self.pair.agent
 
     @property
     def effective_mode(self) -> str:
-        """The permission mode that its Started names."""
+        """The permission mode that the Started event reports."""
         return self._env.permission_mode(self, self.agent) if self.agent is not None else ""
 
     def emit_started(self) -> None:
-        """Emits Started, once. What it answers must be kept by then."""
+        """Emits Started, once. The message it answers must be stored by then."""
         if not self.is_started:
             self.is_started = True
             self.emit(Started(self.speaker, self.id, self.effective_mode))
 
     def confirm(self) -> None:
-        """It is a run of its own, or over."""
+        """Marks that the run is no repetition of an earlier one, or that it is over."""
         if self.confirmed is not None:
             self.confirmed.set()
 
     async def wait_for_steers(self) -> None:
-        """Until every steering message that is being kept is kept, or failed."""
+        """Waits until every steering message being stored is stored or has failed."""
         while self.accept_tasks:
             await asyncio.wait(self.accept_tasks)
 
     def emit(self, event: Event) -> None:
-        # How far something is matters now or never: a reader that is behind does without.
+        # Progress is of no use later: a reader that is behind does not get it.
         if type(event) is not ToolProgress:
             self.event_queue.push(event)
             self.replay_buffer.add(event)
@@ -212,28 +214,28 @@ class Run:
         self.notify_hooks(event)
 
     def emit_to_readers(self, event: Event) -> None:
-        """To those who read its stream alone."""
+        """Emits an event only to readers of the run, not to hooks."""
         self.event_queue.push(event)
         self.replay_buffer.add(event)
 
     def notify_hooks(self, event: Event) -> None:
-        """To those who watch alone."""
+        """Emits an event only to hooks, not to readers of the run."""
         try:
             self._env.on_event(self, event)
         except Exception:
             log.exception("a hook could not hear of %s", type(event).__name__)
 
     def kill(self) -> None:
-        """Cancels at its next await. Once: a second one would interrupt the tidying up."""
+        """Cancels the run at its next await. Only once: again would interrupt the cleanup."""
         if not self.is_killed and self.done is None and self.task is not None:
             self.is_killed = True
-            # Through the loop, so that it has begun by then: a task cancelled before that never
-            # runs, and would neither leave the line nor say that it is over.
+            # Through the loop, so that the task has begun by then: a task cancelled earlier never
+            # runs, and would neither leave the queue nor emit its Done.
             self.task.get_loop().call_soon(self.task.cancel)
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """All of it from the start; one reader only. Closed early, the run is killed, unless it
-        is detached."""
+        """Yields all events from the start, for one reader only. Closed early, the run is killed,
+        unless it is detached."""
         try:
             while True:
                 event = await self.event_queue.next_event()
@@ -246,22 +248,26 @@ class Run:
                 self.kill()
 
     async def follow(self, after: int = 0) -> AsyncGenerator[NumberedEvent, None]:
-        """The events with a number above `after`, for one of any number of readers, until the
-        Done. It returns without one when the reader is so far behind that the next event was
-        dropped. A reader that leaves does not stop the run."""
+        """Yields the events with a number above `after`, up to the Done, for any number of readers.
+        Returns without a Done when the reader is so far behind that the next event was dropped. A
+        reader that leaves does not stop the run."""
+        begins_anew = False
         while after >= self.replay_buffer.last_dropped:
-            found = self.replay_buffer.read_next(after)
-            if found is None:
+            if self.replay_buffer.is_stored and not begins_anew:
+                # Stored events are numbered among themselves, so `after` means nothing here.
+                after, begins_anew = 0, True
+            numbered = self.replay_buffer.read_next(after)
+            if numbered is None:
                 await self.replay_buffer.wait_for_events(after)
                 continue
-            after = found.number
-            yield NumberedEvent(0, found.event) if self.replay_buffer.is_stored else found
-            if type(found.event) is Done:
+            after = numbered.number
+            yield NumberedEvent(0, numbered.event) if self.replay_buffer.is_stored else numbered
+            if type(numbered.event) is Done:
                 return
 
     @contextmanager
     def count_follower(self) -> Iterator[None]:
-        """Counts a follower for the length of the block."""
+        """Counts a follower for the duration of the block."""
         self.followers += 1
         self.follow_count += 1
         try:
@@ -270,7 +276,7 @@ class Run:
             self.followers -= 1
 
     async def wait(self) -> Done:
-        """The end of it, without its events. Cancelled, the run goes on."""
+        """Waits for the end of the run, discarding its events. Cancelled, the run goes on."""
         self.event_queue.close()
         if self.task is not None:
             await asyncio.wait([self.task])

@@ -1,6 +1,6 @@
-"""Runs: those in flight and those that wait, bounded in number and in what was said to them.
+"""RunRegistry: the runs in flight and waiting, bounded in number and in bytes of message text.
 
-It has their tasks, whoever asked for them, and does not know what is carried out in them.
+It owns their tasks, but not the work that they do.
 """
 
 import asyncio
@@ -23,14 +23,12 @@ T = TypeVar("T")
 class RunRegistry:
     def __init__(self, env: Env, limits: Callable[[], RuntimeLimits], clock: Clock) -> None:
         self._env = env
-        self._limits = limits  # asked each time: a process may lower them when it knows its own
+        self._limits = limits  # called each time: a process may lower its limits after the start
         self._clock = clock
         self._runs: set[Run] = set()
         self._runs_by_key: dict[tuple[Pair, str], Run] = {}  # those whose message has a key
-        self._delegated_counts: Counter[Pair] = (
-            Counter()
-        )  # conversations, by how many delegated runs
-        self._held_bytes = 0  # bytes of what was said in them
+        self._delegated_counts: Counter[Pair] = Counter()  # delegated runs per conversation
+        self._held_bytes = 0  # message text that all runs hold in memory
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -46,7 +44,8 @@ class RunRegistry:
         parent: ParentRun | None = None,
         origin: str = "",
     ) -> Run:
-        """One that has not begun; it counts from `own` on. Raises BusyError and TreeLimitError."""
+        """A run that has not begun; it counts as one only from `start_task` on. Raises BusyError
+        and TreeLimitError."""
         if len(self._runs) >= self._limits().runs:
             raise BusyError(f"{len(self._runs)} turns are running or waiting; try again later")
         run = Run(
@@ -65,19 +64,19 @@ class RunRegistry:
         return run
 
     def reserve_text(self, run: Run, text: str) -> None:
-        """Takes note of a text that stays in memory as long as its run. Raises BusyError."""
+        """Counts a text that stays in memory as long as its run. Raises BusyError."""
         if self._held_bytes + len(text) > self._limits().held_bytes:
             raise BusyError("too much was said that no agent has come to yet; try again later")
         self._held_bytes += len(text)
         run.held_bytes += len(text)
 
     def release_text(self, run: Run) -> None:
-        """Its texts are no longer in memory."""
+        """Stops counting the texts of a run."""
         self._held_bytes -= run.held_bytes
         run.held_bytes = 0
 
     def reserve_steer(self, run: Run, text: str) -> int:
-        """Makes room for a steering message and returns its number. Raises BusyError."""
+        """Reserves space for a steering message and returns its number. Raises BusyError."""
         waiting = len(run.steers) + len(run.accept_tasks)
         if waiting >= self._limits().steers:
             raise BusyError(f"{waiting} steering messages wait to be read; try again later")
@@ -86,11 +85,11 @@ class RunRegistry:
         return run.steer_count
 
     def start_task(self, run: Run, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begins it. The run's task is the runtime's, whoever asked for it."""
+        """Starts the run's task. It belongs to the registry and outlives the caller."""
         task = asyncio.ensure_future(work)
         run.task = task
 
-        def over(task: asyncio.Task[T]) -> None:
+        def on_done(task: asyncio.Task[T]) -> None:
             self._runs.discard(run)
             if self._runs_by_key.get((run.pair, run.key)) is run:
                 del self._runs_by_key[run.pair, run.key]
@@ -101,40 +100,40 @@ class RunRegistry:
                     del self._delegated_counts[root]
             self.release_text(run)
             if not task.cancelled():
-                task.exception()  # whoever waits has it; if nobody does any more, nobody cares
+                task.exception()  # mark it as retrieved: the caller may have left
 
         self._runs.add(run)
         if run.key:
             self._runs_by_key[run.pair, run.key] = run
         if run.parent is not None:
             self._delegated_counts[run.tree.root.pair] += 1
-        task.add_done_callback(over)
+        task.add_done_callback(on_done)
         return task
 
     def find_run(self, pair: Pair, *, run_id: str = "", key: str = "") -> Run | None:
-        """One of a conversation that waits or is in flight, by id or by key."""
+        """A run of a conversation, waiting or in flight, by its id or its key."""
         if key:
             return self._runs_by_key.get((pair, key))
         return next((run for run in self._runs if run.id == run_id and run.pair == pair), None)
 
     def has_delegated_runs(self, pair: Pair) -> bool:
-        """Whether something runs that a turn of this conversation delegated."""
+        """Whether a run is in flight that a turn of this conversation delegated."""
         return pair in self._delegated_counts
 
     def list_delegated_runs(self, pair: Pair) -> list[Run]:
-        """Those that came of a turn of this conversation, at any depth, background included."""
-        found: list[Run] = []
+        """Runs that turns of this conversation delegated, at any depth, background included."""
+        delegated: list[Run] = []
         above = {run.id for run in self._runs if run.pair == pair}
         for run in sorted(self._runs, key=lambda run: run.parent.depth if run.parent else 0):
             if run.parent is None:
                 continue
             if run.parent.run_id in above or run.tree.root.pair == pair:
                 above.add(run.id)
-                found.append(run)
-        return found
+                delegated.append(run)
+        return delegated
 
     async def wait_until_idle(self) -> None:
-        """Until all that are here now are. Cancelled, they go on."""
+        """Waits for the end of all current runs. Cancelled, the runs go on."""
         tasks = [run.task for run in self._runs if run.task is not None]
         if tasks:
             await asyncio.wait(tasks)

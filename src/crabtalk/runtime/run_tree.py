@@ -1,8 +1,8 @@
-"""RunTree: a run and all that came of it, counted together and ended together.
+"""RunTree: a run and all runs that it delegated, counted together.
 
-A delegated run, a task in the background and what those delegate belong to the tree of the run at
-the root. Depth and width bound one call; the tree bounds all of them, so that no message can set
-off thousands of model calls.
+A delegated run, a background task and the runs they delegate belong to the tree of the root run.
+Depth and width bound one call; the tree bounds all of them, so that no message can cause thousands
+of model calls.
 """
 
 from typing import TYPE_CHECKING
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class TreeLimitError(RuntimeRefusalError):
-    """A turn and what it delegated have used up what one turn may use."""
+    """A turn and the runs it delegated have reached a limit for one turn."""
 
 
 class RunTree:
-    """Counts what the runs of one turn use. `root` is the run that a person or an event started."""
+    """Counts the runs, model calls and tokens of one turn. `root` is the run that a person or an
+    event started."""
 
     __slots__ = ("model_calls", "root", "runs", "tokens")
 
@@ -30,13 +31,13 @@ class RunTree:
         self.tokens = 0
 
     def add_run(self, limits: RuntimeLimits) -> None:
-        """Raises TreeLimitError when the tree has as many runs as it may have."""
+        """Raises TreeLimitError when the tree has the maximum number of runs already."""
         if self.runs >= limits.tree_runs:
             raise tree_limit_error(f"started {self.runs} runs", "tree_runs")
         self.runs += 1
 
     def add_model_call(self, limits: RuntimeLimits) -> None:
-        """Called before each request to a model. Raises TreeLimitError instead of the next one."""
+        """Called before each request to a model. Raises TreeLimitError when a limit is reached."""
         if self.model_calls >= limits.tree_model_calls:
             raise tree_limit_error(f"made {self.model_calls} model calls", "tree_model_calls")
         if self.tokens >= limits.tree_tokens:

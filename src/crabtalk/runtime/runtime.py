@@ -1,7 +1,7 @@
-"""Runtime: the engine. Agents, conversations, runs; storage and a provider behind them.
+"""Runtime: the engine. It holds agents, conversations and runs, on top of storage and a provider.
 
-It opens no socket, starts no process, and knows no protocol. What it needs of the outside world is
-Storage, Provider and Env, and all but the first two have defaults.
+It opens no socket, starts no process, and knows no protocol. From the outside world it needs
+Storage, Provider and Env; Env has a default.
 """
 
 import asyncio
@@ -59,30 +59,30 @@ log = logging.getLogger(__name__)
 
 DEFAULT_SENDER = "user"
 TITLE_LENGTH = 200
-# What a turn may say of tools; anything else is the name of one.
+# The values of `tool_choice` with a fixed meaning; any other value is the name of a tool.
 TOOL_CHOICES = frozenset({"", "auto", "none", "required"})
 
 
 class RepeatedKeyError(Exception):
-    """The key of a turn was used for the same message before: the log has its run."""
+    """The key of this turn was used for the same message before: the log has its run."""
 
 
 class TurnOptions(TypedDict, total=False):
-    """How a turn may differ from a plain one."""
+    """The options of a turn; all may be left out."""
 
     sender: str  # empty: `user`
-    guest: str  # the agent that speaks in the other's place
+    guest: str  # the agent that answers instead of the conversation's own
     cwd: Path | None  # for this run only
     tool_choice: str
     parent: ParentRun | None
-    verbatim: bool  # the content is not looked through for commands
-    detached: bool  # the run goes on when its listener leaves
-    chain: int  # events that led to it, one after another
-    origin: str  # the sender in whose name it acts, if that is another
+    verbatim: bool  # the content is not preprocessed: commands in it are plain text
+    detached: bool  # the run goes on when its reader leaves
+    chain: int  # how many events led to this turn, one causing the next
+    origin: str  # the sender on whose behalf the run acts, if it is not `sender`
     mode: str  # the permission mode of this turn; empty: the conversation's
-    attended: bool  # whoever starts it sees what it asks (the default)
-    unattended: bool  # nobody will answer what it asks
-    key: str  # runs once in its conversation, for good
+    attended: bool  # the client that starts the turn shows its questions (the default)
+    unattended: bool  # no person will answer its questions
+    key: str  # idempotency key: a message with this key runs once in its conversation, ever
 
 
 class Runtime:
@@ -101,9 +101,12 @@ class Runtime:
         self.limits = limits or RuntimeLimits()
         self.clock = clock or Clock()
         self.index = index
-        kept = index.add_records if index is not None else None
         self.conversations = ConversationCache(
-            storage, self.limits, self.clock, kept, lambda pair: self._runs.has_delegated_runs(pair)
+            storage,
+            self.limits,
+            self.clock,
+            index.add_records if index is not None else None,
+            lambda pair: self._runs.has_delegated_runs(pair),
         )
         self._agents = AgentRegistry(self.env)
         self._runs = RunRegistry(self.env, lambda: self.limits, self.clock)
@@ -116,37 +119,37 @@ class Runtime:
 
     @property
     def agents(self) -> Mapping[str, Agent]:
-        """Those that can be addressed, as they were written."""
+        """The agents that can be addressed, by name, as they were written."""
         return self._agents.registered
 
     def register(self, agent: Agent) -> None:
-        """Adds an agent, or puts another in its place. Runs in flight keep the one they have."""
+        """Adds an agent, or replaces the one of that name. Runs in flight keep the old one."""
         self._agents.register(agent)
 
     def unregister(self, name: str) -> None:
         self._agents.unregister(name)
 
     def add_temporary_agent(self, agent: Agent) -> None:
-        """An agent for a task: it runs as others do, but is not listed, kept, or reloaded."""
+        """Adds an agent for one task: it runs like others, but is neither listed nor stored."""
         self._agents.add_temporary(agent)
 
     def remove_temporary_agent(self, name: str) -> None:
-        """Its task is over. A run that is still in flight keeps what it has."""
+        """Removes the agent of a finished task. A run still in flight keeps its agent."""
         self._agents.remove_temporary(name)
 
     def find_agent_definition(self, name: str) -> Agent:
-        """As it was written. Raises UnknownAgentError."""
+        """The agent as it was written. Raises UnknownAgentError."""
         return self._agents.find_definition(name)
 
     def build_agent(self, name: str) -> Agent:
-        """As it runs. Raises UnknownAgentError."""
+        """The agent as the hooks build it to run. Raises UnknownAgentError."""
         return self._agents.build_agent(name)
 
     async def load_agents(self) -> dict[str, str]:
-        """Registers what storage has, and forgets what it no longer has.
+        """Registers the agents in storage, and unregisters those that storage no longer has.
 
-        Returns those that cannot be used, by name, with a sentence why. One that was registered
-        before it broke stays as it was.
+        Returns the reason for each agent that cannot be used, by name. An agent that was registered
+        before its file broke stays as it was.
         """
         return await self._agents.load(self.storage)
 
@@ -157,7 +160,8 @@ class Runtime:
         return self._shared_provider.provider
 
     def set_provider(self, provider: Provider) -> None:
-        """From now on. Runs in flight finish on the one they have, which is closed after them."""
+        """Runs from now on use this provider. Runs in flight finish on the old one, which is
+        closed after the last of them."""
         old, self._shared_provider = self._shared_provider, SharedProvider(provider)
         task = asyncio.ensure_future(old.close())
         self._closing_providers.add(task)
@@ -166,16 +170,18 @@ class Runtime:
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
     def start(self, agent: str, content: str, **options: Unpack[TurnOptions]) -> Run:
-        """Begins a turn, at once: turns of a conversation run in the order of these calls.
+        """Begins a turn, without waiting: the turns of a conversation run in the order of these
+        calls.
 
-        Its Started comes when the content is kept: in the log, or while the turn waits for an
-        earlier one, as an accepted text. Of one that cannot be kept there is only the Done.
+        The Started event comes once the content is stored: in the log, or, while the turn waits for
+        an earlier one, as an accepted message. If the content cannot be stored, the run has only a
+        Done event.
 
-        With a key that is being run it returns that run. With one that was run, the new run is only
-        the story of the earlier one; `follow` tells it.
+        When a run with the same key is in flight, that run is returned. When it is over, the new
+        run only replays the earlier one; read it with `follow`.
 
-        Raises UnknownAgentError, UnknownToolError, BusyError and KeyConflictError; everything later
-        is in the run's Done.
+        Raises UnknownAgentError, UnknownToolError, BusyError and KeyConflictError; later errors
+        are in the run's Done.
         """
         primary = self.build_agent(agent)
         pair = Pair(agent, options.get("sender") or DEFAULT_SENDER)
@@ -208,23 +214,24 @@ class Runtime:
         if not options.get("verbatim"):
             content = self.env.hook.preprocess(agent, content) or content
         if key or content != run.typed_text:
-            said = run.typed_text if content != run.typed_text else ""
-            run.labels[0] = MessageLabel(key, content_hash, said)
+            typed_text = run.typed_text if content != run.typed_text else ""
+            run.labels[0] = MessageLabel(key, content_hash, typed_text)
         if key:
-            run.event_queue.close()  # it is followed
+            run.event_queue.close()  # readers of a run with a key use `follow`
             run.confirmed = asyncio.Event()
         self._runs.reserve_text(run, content)
         try:
-            # Only of a turn that nothing refuses any more: hooks keep what they learn to its Done.
+            # Called only once nothing can refuse the turn any more: hooks keep state until its
+            # Done.
             self.env.hook.on_turn(run, content)
         except BaseException:
             self._runs.release_text(run)
             raise
         conversation = self.conversations.get(run.pair)
-        place = conversation.claim_turn(run.id)
+        claim = conversation.claim_turn(run.id)
         run.number = next(self._acceptance_numbers)
         self._runs.start_task(
-            run, self._run_turn(run, conversation, place, primary, content, choice)
+            run, self._run_turn(run, conversation, claim, primary, content, choice)
         )
         return run
 
@@ -233,8 +240,8 @@ class Runtime:
         run = self._runs.find_run(pair, key=key)
         if run is not None and run.labels[0].content_hash == content_hash:
             return run
-        # A run whose key was not looked for in the log yet may be the one that has to give way;
-        # both wait for their turn then, and the log decides.
+        # While the log was not yet searched for that run's key, either of the two may be the one
+        # in conflict with it: both wait for their turn, and the log decides.
         if run is not None and run.is_key_checked:
             raise key_conflict_error(key)
         conversation = self.conversations.find(pair)
@@ -249,37 +256,38 @@ class Runtime:
     async def stream(
         self, agent: str, content: str, **options: Unpack[TurnOptions]
     ) -> AsyncGenerator[Event, None]:
-        """A turn's events. Closed early, the run is killed, unless it is detached."""
+        """Starts a turn and yields its events. Closed early, the run is killed, unless it is
+        detached."""
         run = self.start(agent, content, **options)
         async with aclosing(run.events()) as events:
             async for event in events:
                 yield event
 
     async def send(self, agent: str, content: str, **options: Unpack[TurnOptions]) -> Done:
-        """A turn, when it is over. Cancelled, the run goes on."""
+        """Starts a turn and waits for its end. Cancelled, the run goes on."""
         return await self.start(agent, content, **options).wait()
 
     async def _run_turn(
         self,
         run: Run,
         conversation: Conversation,
-        place: ConversationClaim,
+        claim: ConversationClaim,
         primary: Agent,
         content: str,
         choice: str,
     ) -> None:
-        """The whole life of a run: its place in the line, the turn, the end."""
+        """The whole life of a run: waiting in the queue, the turn, the end."""
         done = Done(run.speaker, StopReason.CANCELLED)
-        is_taken_back = True  # what was accepted, unless it had its turn
+        is_withdrawn = True  # accepted messages are withdrawn, unless the turn began
 
         async def accept() -> None:
-            if run.key and await self._check_waiting_key(run, conversation, place):
-                return  # the log has it
+            if run.key and await self._check_waiting_key(run, conversation, claim):
+                return  # the log has the message
             await run_to_completion(self._accept_turn(run, conversation, content))
 
         try:
-            async with conversation.hold_turn(place, accept):
-                is_taken_back = False
+            async with conversation.hold_turn(claim, accept):
+                is_withdrawn = False
                 conversation.run = run
                 try:
                     done = await self._run_own_turn(run, conversation, primary, content, choice)
@@ -288,32 +296,33 @@ class Runtime:
         except asyncio.CancelledError:
             clear_cancellation()
         except RepeatedKeyError:
-            is_taken_back = True
+            is_withdrawn = True
             try:
                 done = await run_to_completion(self._replay_stored_run(run))
             except asyncio.CancelledError:
                 clear_cancellation()
         except KeyConflictError as error:
-            is_taken_back = True
+            is_withdrawn = True
             done = Done(run.speaker, StopReason.ERROR, error=str(error), is_conflict=True)
         except UnknownAgentError as error:
-            # A guest that nobody knows. Nothing of its turn is kept, and the client hears why.
-            is_taken_back = True
+            # The guest does not exist. Nothing of the turn is stored, and the client gets the
+            # reason.
+            is_withdrawn = True
             run.emit_started()
             done = Done(run.speaker, StopReason.ERROR, error=str(error))
         except (ApiError, StorageError) as error:
-            is_taken_back = False
+            is_withdrawn = False
             is_passing = isinstance(error, StorageUnavailableError)
             done = Done(run.speaker, StopReason.ERROR, error=str(error), is_passing=is_passing)
         except Exception as error:
-            is_taken_back = False
+            is_withdrawn = False
             log.exception("run %s failed", run.id)
             sentence = f"internal error ({type(error).__name__}); the daemon's log has the details"
             done = Done(run.speaker, StopReason.ERROR, error=sentence)
         run.accepts_steers = False
         run.confirm()
         try:
-            await run_to_completion(self._settle_accepted(run, is_taken_back=is_taken_back))
+            await run_to_completion(self._settle_accepted(run, is_withdrawn=is_withdrawn))
         except asyncio.CancelledError:
             clear_cancellation()
         run.done = done
@@ -326,23 +335,25 @@ class Runtime:
         self.conversations.evict_idle()
 
     async def _accept_turn(self, run: Run, conversation: Conversation, content: str) -> None:
-        """Keeps the content of a turn that has to wait, then says that it is accepted."""
+        """Stores the content of a turn that has to wait, then reports that it is accepted."""
         entry = self._make_accepted(run, conversation, content, number=run.number)
         await self.storage.accept_message(entry)
         run.accepted[0] = entry
         run.emit_started()
 
     async def _check_waiting_key(
-        self, run: Run, conversation: Conversation, place: ConversationClaim
+        self, run: Run, conversation: Conversation, claim: ConversationClaim
     ) -> bool:
-        """Before a turn waits in line: when the run of its key is over, there is no need to.
-        True: the key was used by a run that may not be over, and there is nothing to accept.
+        """Looks for the key of a turn before it waits in the queue: a key whose run is over needs
+        no turn. True: a run that may still be in flight used the key, so there is nothing to
+        accept.
 
         Raises RepeatedKeyError, KeyConflictError and StorageError.
         """
-        # A recovery says how runs ended that a crash cut off. It is before us in line, unless we
-        # are first here and wait for another process: then it waits for us.
-        if not place.local.done():
+        # A recovery writes how the runs ended that a crash interrupted. It is before this turn in
+        # the queue, unless this turn is first here and waits for another process: then the recovery
+        # waits for this turn.
+        if not claim.local.done():
             await self._wait_for_recovery(run.pair)
         if conversation.is_loaded and conversation.is_alone:
             await check_key(run, conversation)
@@ -355,18 +366,18 @@ class Runtime:
         if uses and find_run_end(records) is not None:
             raise RepeatedKeyError
         run.is_key_checked = conversation.is_alone
-        # Without an end it may run in another process, or whoever has the turn here is about to
-        # close it. When that turn is over, ours comes.
+        # A run without an end may be in flight in another process, or the current turn here is
+        # about to close it. This turn comes after that one.
         return bool(uses)
 
     async def _replay_stored_run(self, run: Run) -> Done:
-        """Makes the run the story of the earlier one that has its key."""
+        """Fills the run with the stored events of the earlier run that used its key."""
         try:
             records = await self.storage.find_run(run.pair, key=run.key)
         except StorageError as error:
             return Done(run.speaker, StopReason.ERROR, error=str(error), is_passing=True)
         run.is_started = True
-        from .stored_run import stored_events  # late: for keys that are repeated
+        from .stored_run import stored_events  # imported late: repeated keys are rare
 
         *events, done = stored_events(run.pair, find_run_id(records), records)
         run.replay_buffer.load_stored(events)
@@ -392,14 +403,15 @@ class Runtime:
             said=label.typed_text,
         )
 
-    async def _settle_accepted(self, run: Run, *, is_taken_back: bool) -> None:
-        """Sees to accepted texts of a run that ended without appending them."""
+    async def _settle_accepted(self, run: Run, *, is_withdrawn: bool) -> None:
+        """Withdraws the accepted messages that a finished run did not append, or leaves them to a
+        recovery."""
         await run.wait_for_steers()
         entries = list(run.accepted.values())
         if not entries:
             return
         run.accepted.clear()
-        if is_taken_back:
+        if is_withdrawn:
             try:
                 await self.storage.withdraw_messages(entries)
             except StorageError as error:
@@ -441,7 +453,8 @@ class Runtime:
     def find_run(
         self, agent: str, sender: str = "", *, run_id: str = "", key: str = ""
     ) -> Run | None:
-        """One that waits or is in flight here: by id, by key, or what runs in the conversation."""
+        """A run of this process, waiting or in flight: by its id, by the key of a message, or
+        without both the one in flight in the conversation."""
         pair = Pair(agent, sender or DEFAULT_SENDER)
         conversation = self.conversations.find(pair)
         in_flight = conversation.run if conversation is not None else None
@@ -452,8 +465,8 @@ class Runtime:
         return in_flight
 
     async def follow(self, run: Run, after: int = 0) -> AsyncGenerator[NumberedEvent, None]:
-        """A run's events with a number above `after`, those to come included. Where they are not
-        in memory any more, all of them from the first one, read from the log. Raises StorageError.
+        """Yields a run's events with a number above `after`, until its Done. When these are no
+        longer in memory, all events from the first one are read from the log. Raises StorageError.
         """
         with run.count_follower():
             while True:
@@ -469,7 +482,7 @@ class Runtime:
                             return
 
     async def _dropped_events(self, run: Run) -> list[Event]:
-        """The events that the transcript does not have any more, from the first one on."""
+        """The events that the replay buffer has dropped, from the first one on."""
         count = run.replay_buffer.dropped_messages
         records = await self.storage.find_run(run.pair, run=run.id)
         from .stored_run import dropped_events
@@ -480,7 +493,7 @@ class Runtime:
     async def read_stored_events(
         self, agent: str, sender: str = "", *, run_id: str = "", key: str = ""
     ) -> list[Event]:
-        """Those of a run that is over, from the log; empty when it has no such run. Raises
+        """The events of a finished run, from the log; empty when the log has no such run. Raises
         StorageError."""
         pair = Pair(agent, sender or DEFAULT_SENDER)
         await self.wait_until_recovered(pair)
@@ -491,18 +504,19 @@ class Runtime:
 
     @property
     def running_count(self) -> int:
-        """Turns that run or wait, compactions and recoveries included."""
+        """How many turns run or wait, compactions and recoveries included."""
         return len(self._runs) + len(self._recoveries)
 
     # ── Acting on what runs ─────────────────────────────────────────────────────────────────
 
     async def kill(self, agent: str, sender: str = "", *, run_id: str = "", key: str = "") -> bool:
-        """Cancels the run in flight, whoever speaks in it, and all that came of it or of earlier
-        turns, background included. False when nothing was in flight.
+        """Cancels the run in flight and all runs that it or earlier turns delegated, background
+        tasks included. False when nothing was in flight.
 
-        With the id or the key of a run only that run, also while it waits for its turn.
+        With the id or the key of a run it cancels only that run, also while it waits for its turn.
 
-        Raises UnknownConversationError when there is no such conversation either.
+        Raises UnknownConversationError when nothing was in flight and there is no such
+        conversation.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
         conversation = self.conversations.find(pair)
@@ -523,13 +537,14 @@ class Runtime:
         return False
 
     async def steer(self, agent: str, content: str, sender: str = "", key: str = "") -> None:
-        """Says something into the run in flight: the agent reads it at its next step. It is kept
-        when this returns; the run does not end meanwhile.
+        """Sends a steering message to the run in flight: the agent reads it at its next step. The
+        message is stored when this returns; the run does not end meanwhile.
 
-        With a key that was used for the same before, it is not said again.
+        When the same message was sent with this key before, nothing is sent.
 
-        Raises NothingInFlightError, BusyError when too much waits to be read, KeyConflictError and
-        StorageError; the agent does not read it then. Cancelled, it is carried out.
+        Raises NothingInFlightError, BusyError when too many messages wait to be read,
+        KeyConflictError and StorageError; the agent does not get the message then. Cancelled, the
+        message is sent all the same.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
         content_hash = hash_content(content, is_steer=True) if key else ""
@@ -537,31 +552,32 @@ class Runtime:
             return
         conversation, run = await self._find_steerable(pair)
         if key and (key in run.steer_keys or self._runs.find_run(pair, key=key) is not None):
-            # Somebody said it while we looked for it.
+            # Another call sent it while this one searched the log.
             await self.steer(agent, content, sender, key)
             return
         number = self._runs.reserve_steer(run, content)
         if key:
             run.labels[number] = MessageLabel(key, content_hash)
-        keeping = asyncio.ensure_future(self._accept_steer(run, conversation, content, number))
-        run.accept_tasks.add(keeping)
+        task = asyncio.ensure_future(self._accept_steer(run, conversation, content, number))
+        run.accept_tasks.add(task)
         if key:
-            run.steer_keys[key] = keeping
+            run.steer_keys[key] = task
 
-        def kept(keeping: asyncio.Task[None]) -> None:
-            run.accept_tasks.discard(keeping)
-            if key and (keeping.cancelled() or keeping.exception() is not None):
-                run.steer_keys.pop(key, None)  # it was not said
+        def on_accepted(task: asyncio.Task[None]) -> None:
+            run.accept_tasks.discard(task)
+            if key and (task.cancelled() or task.exception() is not None):
+                run.steer_keys.pop(key, None)  # the message was not sent
                 run.labels.pop(number, None)
-            if not keeping.cancelled():
-                keeping.exception()  # whoever steers has it, unless they left
+            if not task.cancelled():
+                task.exception()  # mark it as retrieved: the caller may have left
 
-        keeping.add_done_callback(kept)
-        await asyncio.shield(keeping)
+        task.add_done_callback(on_accepted)
+        await asyncio.shield(task)
 
     async def _find_steerable(self, pair: Pair) -> tuple[Conversation, Run]:
-        """The run in flight, when it is certain that it is one: a repeated key only tells of an
-        earlier run, and takes back what was said into it. Raises NothingInFlightError."""
+        """The run in flight, once it is certain that it really runs: a run whose key is repeated
+        only replays an earlier run, and withdraws its steering messages. Raises
+        NothingInFlightError."""
         while (conversation := self.conversations.find(pair)) is not None:
             run = conversation.run
             if run is None or not run.accepts_steers:
@@ -575,21 +591,21 @@ class Runtime:
         )
 
     async def _is_steered(self, pair: Pair, key: str, content_hash: str) -> bool:
-        """Whether the same was said with this key before. Raises KeyConflictError."""
+        """Whether the same message was sent with this key before. Raises KeyConflictError."""
         conversation = self.conversations.find(pair)
         run = conversation.run if conversation is not None else None
-        if run is not None and (keeping := run.steer_keys.get(key)) is not None:
+        if run is not None and (task := run.steer_keys.get(key)) is not None:
             number = next(n for n, label in run.labels.items() if n and label.key == key)
             if run.labels[number].content_hash != content_hash:
                 raise key_conflict_error(key)
-            await asyncio.shield(keeping)
+            await asyncio.shield(task)
             return True
         if self._runs.find_run(pair, key=key) is not None:
-            raise key_conflict_error(key)  # it is that of a turn
+            raise key_conflict_error(key)  # a turn has this key
         if conversation is not None and conversation.is_loaded and run is not None:
             use = await conversation.find_key_use(key)
         else:
-            await self.recover()  # it may have been accepted by a process that died
+            await self.recover()  # a process that died may have accepted it
             await self.wait_until_recovered(pair)
             records = await self.storage.find_run(pair, key=key)
             use = next(
@@ -618,52 +634,54 @@ class Runtime:
     # ── After a crash ───────────────────────────────────────────────────────────────────────
 
     async def recover(self) -> None:
-        """Closes accepted texts whose process died: they are put into their logs as interrupted.
+        """Puts accepted messages whose process died into their logs, as interrupted.
 
-        That happens in the background, ahead of any turn that is started after this returned.
-        Raises StorageError when nobody knows what there is to close.
+        That happens in the background, before any turn that is started after this returned. Raises
+        StorageError when the list of such messages cannot be read.
         """
         pairs = await self.storage.list_unsettled()
-        under_way = set(self._recoveries.values())
+        recovering = set(self._recoveries.values())
         for pair in pairs:
-            if pair not in under_way:
+            if pair not in recovering:
                 self._start_recovery(pair)
 
     async def wait_until_recovered(self, pair: Pair) -> None:
-        """Returns when the accepted texts of a conversation are in its log, and a run that the
-        death of its process cut off has its end there, or could not be put there. Cancelled, it
-        only stops waiting."""
-        if isinstance(self.storage, OpenRuns) and self._may_be_cut_off(pair):
-            # Asked first: only whoever has the turn may load, and as a rule there is no need.
+        """Waits until the accepted messages of a conversation are in its log, and so is the end of
+        a run that the death of its process interrupted, or until writing them has failed.
+        Cancelled, only the waiting stops."""
+        if isinstance(self.storage, OpenRuns) and self._may_be_interrupted(pair):
+            # Checked first: loading needs the turn, and is rarely necessary.
             with suppress(StorageError):
                 is_open = await self.storage.has_open_run(pair)
-                if is_open and self._may_be_cut_off(pair):
+                if is_open and self._may_be_interrupted(pair):
                     self._start_recovery(pair)
         await self._wait_for_recovery(pair)
 
     async def _wait_for_recovery(self, pair: Pair) -> None:
-        """Until the recovery that is under way in a conversation is over."""
-        if tasks := [task for task, each in self._recoveries.items() if each == pair]:
+        if tasks := [task for task, recovering in self._recoveries.items() if recovering == pair]:
             await asyncio.wait(tasks)
 
-    def _may_be_cut_off(self, pair: Pair) -> bool:
-        """Whether nothing here has loaded the conversation, or is about to."""
+    def _may_be_interrupted(self, pair: Pair) -> bool:
+        """Whether an open run of the conversation may be that of a dead process: nothing here has
+        loaded the conversation, or is about to."""
         conversation = self.conversations.find(pair)
         return conversation is None or (conversation.is_idle and not conversation.is_loaded)
 
     def _start_recovery(self, pair: Pair) -> None:
-        """Takes its place in line at once."""
+        """Starts a recovery in the background; it enters the queue before this returns."""
         conversation = self.conversations.get(pair)
-        place = conversation.claim_turn(first=True)
-        task = asyncio.ensure_future(self._reload(conversation, place))
+        claim = conversation.claim_turn(first=True)
+        task = asyncio.ensure_future(self._reload(conversation, claim))
         self._recoveries[task] = pair
         task.add_done_callback(self._recoveries.pop)
 
-    async def _reload(self, conversation: Conversation, place: ConversationClaim) -> None:
-        """Loading is what closes them. When it fails, the next turn tries again."""
+    async def _reload(self, conversation: Conversation, claim: ConversationClaim) -> None:
+        """Loads the conversation, which closes its interrupted runs. When that fails, the next
+        turn tries again."""
         try:
-            async with conversation.hold_turn(place):
-                conversation.is_loaded = False  # and the mode holds until it is read again
+            async with conversation.hold_turn(claim):
+                # Unlike unload(), this keeps the permission mode in force until it is read again.
+                conversation.is_loaded = False
                 await conversation.load()
         except StorageError as error:
             agent, sender = conversation.pair
@@ -676,37 +694,38 @@ class Runtime:
     # ── Compaction ──────────────────────────────────────────────────────────────────────────
 
     async def compact(self, agent: str, sender: str = "", *, fresh: bool = False) -> Archive:
-        """Folds the history into an archive. Turns that come meanwhile wait; `kill` stops it.
+        """Moves the history into an archive and puts a summary in its place. Turns that come
+        meanwhile wait; `kill` stops the compaction.
 
-        With `fresh` no model is asked and nothing of it goes on: the archive has no summary, and
-        the next turn finds no history.
+        With `fresh` no model is asked: the archive has no summary, and the next turn starts without
+        history.
 
         Raises UnknownConversationError, NothingToCompactError and CompactionError; nothing has
-        changed then. Cancelled, it goes on.
+        changed then. Cancelled, the compaction goes on.
         """
         speaker = self.build_agent(agent)
         run = self._runs.create_run(Pair(agent, sender or DEFAULT_SENDER))
         run.event_queue.close()
         run.accepts_steers = False
         conversation = self.conversations.get(run.pair)
-        place = conversation.claim_turn(run.id)
-        summarising = None if fresh else lambda: self._write_summary(conversation, speaker)
-        work = self._compact(run, conversation, place, summarising)
+        claim = conversation.claim_turn(run.id)
+        write_summary = None if fresh else lambda: self._write_summary(conversation, speaker)
+        work = self._compact(run, conversation, claim, write_summary)
         return await asyncio.shield(self._runs.start_task(run, work))
 
     async def _compact(
         self,
         run: Run,
         conversation: Conversation,
-        place: ConversationClaim,
-        summarising: SummaryWriter | None,
+        claim: ConversationClaim,
+        write_summary: SummaryWriter | None,
     ) -> Archive:
-        # Whoever attaches to it sees a run without words, which ends.
+        # A client that follows a compaction sees a run without text.
         run.is_started = True
         run.replay_buffer.add(Started(run.speaker, run.id))
         try:
             archive = await run_compaction(
-                run, conversation, place, summarising, self.env.store_archive
+                run, conversation, claim, write_summary, self.env.store_archive
             )
         except Exception as error:
             run.replay_buffer.add(Done(run.speaker, StopReason.ERROR, error=str(error)))
@@ -730,7 +749,8 @@ class Runtime:
     # ── Titles ──────────────────────────────────────────────────────────────────────────────
 
     async def set_title(self, agent: str, title: str, sender: str = "") -> None:
-        """Names a conversation for people. A run in flight, whose tool this may be, goes on.
+        """Sets the title that people see. It does not wait for a run in flight, whose tool may be
+        the caller.
 
         Raises UnknownConversationError and StorageError.
         """
@@ -752,22 +772,25 @@ class Runtime:
     # ── Approvals ───────────────────────────────────────────────────────────────────────────
 
     def approved_rules(self, pair: Pair) -> Collection[str]:
-        """The rules a person allowed in a conversation for good. Of one that is in use."""
+        """The rules that a person has approved for a conversation; empty when the conversation is
+        not in memory."""
         conversation = self.conversations.find(pair)
         return conversation.meta.approved if conversation is not None else ()
 
     async def approve_rule(self, pair: Pair, rule: str) -> None:
-        """Remembers one, with the conversation. From within a run of it. Raises StorageError."""
+        """Stores an approved rule with the conversation. Called from a run of that conversation.
+        Raises StorageError."""
         await self.conversations.get(pair).approve_rule(rule)
 
     def get_mode(self, pair: Pair) -> str:
-        """The permission mode that was set for a conversation in use; empty without one."""
+        """The permission mode that was set for a conversation; empty when none was set or the
+        conversation is not in memory."""
         conversation = self.conversations.find(pair)
         return conversation.meta.mode if conversation is not None else ""
 
     async def set_mode(self, agent: str, mode: str, sender: str = "") -> None:
-        """Sets the permission mode of a conversation, at once, also while a turn of it runs. A
-        conversation that does not exist yet is created. Raises StorageError."""
+        """Sets the permission mode of a conversation, effective immediately, also in a run in
+        flight. A conversation that does not exist yet is created. Raises StorageError."""
         self.build_agent(agent)
         conversation = self.conversations.get(Pair(agent, sender or DEFAULT_SENDER))
         try:
@@ -783,20 +806,20 @@ class Runtime:
     # ── Reading and removing ────────────────────────────────────────────────────────────────
 
     async def delete_conversation(self, agent: str, sender: str = "") -> None:
-        """Removes a conversation, live state and all. A run in flight is killed first, with all
-        that came of it.
+        """Removes a conversation from storage and memory. A run in flight is killed first, with
+        all runs that it delegated.
 
         Raises UnknownConversationError.
         """
         pair = Pair(agent, sender or DEFAULT_SENDER)
         conversation = self.conversations.get(pair)
-        place = conversation.claim_turn(first=True)
+        claim = conversation.claim_turn(first=True)
         if conversation.run is not None:
             conversation.run.kill()
         for run in self._runs.list_delegated_runs(pair):
             run.kill()
         try:
-            async with conversation.hold_turn(place):
+            async with conversation.hold_turn(claim):
                 if self.index is not None:
                     self.index.remove_conversation(pair)
                 try:
@@ -809,9 +832,9 @@ class Runtime:
             raise unknown_conversation_error(pair)
 
     async def close(self) -> None:
-        """Kills what runs and waits for it; what was said by then is kept. Storage stays open.
+        """Kills all runs and waits for them; messages so far are stored. Storage stays open.
 
-        So is what waits for its turn, if it was to outlive whoever said it.
+        The message of a detached run that still waits for its turn is stored as well.
         """
         for run in self._runs:
             conversation = self.conversations.find(run.pair)
@@ -828,8 +851,8 @@ class Runtime:
 
 
 async def check_key(run: Run, conversation: Conversation) -> None:
-    """Raises RepeatedKeyError when the conversation has the key of this turn already, and
-    KeyConflictError when it is that of something else."""
+    """Raises RepeatedKeyError when the conversation has this turn's key with the same message, and
+    KeyConflictError when it has the key with another message."""
     use = await conversation.find_key_use(run.key)
     if use is None:
         return
@@ -843,7 +866,7 @@ def find_run_id(records: Sequence[Record]) -> str:
 
 
 def log_run_end(run: Run, done: Done) -> None:
-    """One line in the log for each run: what it was, and how it ended; never what was said."""
+    """Writes one log line per run: which run it was and how it ended, never any message text."""
     level = logging.WARNING if done.reason is StopReason.ERROR else logging.INFO
     if log.isEnabledFor(level):
         values: dict[str, object] = {

@@ -1,4 +1,7 @@
-"""Backend: a provider in use. One that was replaced is closed when its last run is over."""
+"""SharedProvider: a provider and the number of runs that use it.
+
+A provider that was replaced is closed after the last of its runs.
+"""
 
 import asyncio
 import logging
@@ -37,13 +40,13 @@ class SharedProvider:
                 self._unused.set()
 
     async def choose_model(self, wanted: str) -> str:
-        """The model that will be asked. Raises ApiError when there is none to choose."""
+        """The wanted model, or else the provider's default. Raises ApiError when there is none."""
         if wanted or not isinstance(self.provider, HasDefaultModel):
             return wanted
         return await self.provider.default_model()
 
     async def close(self) -> None:
-        """Waits for those who use it, then gives back what it holds."""
+        """Waits until no run uses the provider, then closes it."""
         await self._unused.wait()
         try:
             await self.provider.close()

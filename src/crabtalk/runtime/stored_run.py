@@ -1,7 +1,7 @@
-"""The events of a run that is over, made of what the log has of it.
+"""Rebuilds the events of a finished run from its log records.
 
-They are a complete stream as any other. What the log does not keep is missing: how texts were cut
-into pieces, what people were asked, and the usage of single model calls.
+The result is a complete stream of events. It lacks what the log does not have: the deltas of texts,
+questions to people, and the usage of single model calls.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,16 +33,15 @@ REASONS = {reason.value: reason for reason in StopReason}
 
 
 def stored_done(pair: Pair, records: Sequence[Record]) -> Done:
-    """How the run ended. One without an end was cut off by the death of its process."""
+    """How the run ended. A run without an end was interrupted by the death of its process."""
     end = find_run_end(records)
     data: dict[str, Any] = end.data if end is not None else {}
-    spoken = [r.message for r in records if isinstance(r, MessageRecord)]
-    texts = [m.text for m in spoken if m.role == "assistant" and m.text]
-    word = str(data.get("stop_reason", ""))
-    reason = REASONS.get(word, StopReason.ERROR)
+    messages = [r.message for r in records if isinstance(r, MessageRecord)]
+    texts = [m.text for m in messages if m.role == "assistant" and m.text]
+    reason = REASONS.get(str(data.get("stop_reason", "")), StopReason.ERROR)
     error = str(data.get("error", "")) or (CUT_OFF if reason is StopReason.ERROR else "")
     return Done(
-        agent=str(data.get("agent") or find_speaker(spoken) or pair.agent),
+        agent=str(data.get("agent") or find_speaker(messages) or pair.agent),
         reason=reason,
         text=texts[-1] if texts else "",
         error=error if reason is StopReason.ERROR else "",
@@ -53,7 +52,7 @@ def stored_done(pair: Pair, records: Sequence[Record]) -> Done:
 
 
 def stored_events(pair: Pair, run: str, records: Sequence[Record]) -> Iterator[Event]:
-    """All of them, the start and the end included."""
+    """All events of the run, from Started to Done."""
     done = stored_done(pair, records)
     end = find_run_end(records)
     mode = str(end.data.get("mode", "")) if end is not None else ""
@@ -63,17 +62,17 @@ def stored_events(pair: Pair, run: str, records: Sequence[Record]) -> Iterator[E
 
 
 def dropped_events(started: Started, records: Sequence[Record], count: int) -> Iterator[Event]:
-    """The events of a run in flight up to its first `count` messages. They begin with a start: a
-    reader forgets what it has of the run."""
+    """The events of a run in flight for its first `count` messages. They begin with Started, at
+    which a reader discards the events it already has."""
     messages = [record for record in records if isinstance(record, MessageRecord)][:count]
-    traces = [record for record in records if isinstance(record, EventRecord)]
+    events = [record for record in records if isinstance(record, EventRecord)]
     yield started
-    yield from message_events(started.agent, [*messages, *traces])
+    yield from message_events(started.agent, [*messages, *events])
 
 
 def message_events(speaker: str, records: Sequence[Record]) -> Iterator[Event]:
-    """What the agent said and did, and what was said into it."""
-    took = {
+    """The events of the agent's messages, tool results and steering messages."""
+    durations = {
         record.data.get("call_id"): record.data.get("duration_ms", 0)
         for record in records
         if isinstance(record, EventRecord) and record.event == "tool_result"
@@ -89,7 +88,7 @@ def message_events(speaker: str, records: Sequence[Record]) -> Iterator[Event]:
             yield from spoken_events(speaker, message)
             unanswered = {call.id for call in message.tool_calls}
         elif message.role == "tool":
-            duration = took.get(message.call_id, 0)
+            duration = durations.get(message.call_id, 0)
             yield ToolResult(
                 message.call_id,
                 message.text,
@@ -116,8 +115,8 @@ def spoken_events(speaker: str, message: Message) -> Iterator[Event]:
         yield ToolStart(message.tool_calls)
 
 
-def find_speaker(spoken: Sequence[Message]) -> str:
-    return next((message.agent for message in spoken if message.agent), "")
+def find_speaker(messages: Sequence[Message]) -> str:
+    return next((message.agent for message in messages if message.agent), "")
 
 
 def read_usage(data: object) -> Usage | None:

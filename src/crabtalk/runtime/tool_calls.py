@@ -1,4 +1,6 @@
-"""Carrying out the tool calls of one step: side by side, each timed, bounded and answered."""
+"""Executes the tool calls of one step concurrently. Each is timed, has its output bounded and gets
+a result.
+"""
 
 import asyncio
 import logging
@@ -15,12 +17,13 @@ from .run import Run
 
 log = logging.getLogger(__name__)
 
-# What a cancelled tool has to stop in before it is left to itself.
+# Seconds in which a cancelled tool must stop before it is abandoned.
 GRACE = 5.0
 
 
 class ToolCallBatch:
-    """The calls of one step. Results are told as they come; `messages` has them in call order."""
+    """The calls of one step. Results are emitted as they come; `result_messages` has them in the
+    order of the calls."""
 
     def __init__(
         self, calls: Sequence[ToolCall], run: Run, env: Env, limits: RuntimeLimits, clock: Clock
@@ -33,11 +36,12 @@ class ToolCallBatch:
         self.results: dict[int, ToolResult] = {}
 
     async def run(self) -> None:
-        """Cancelled, it stops those that still run; what finished by then has its result."""
+        """Executes all calls. Cancelled, it cancels those still running; finished calls keep their
+        results."""
         self._run.emit(ToolStart(tuple(self._calls)))
         dispatches = [self._make_dispatch(call) for call in self._calls]
         for ask in await self._env.hook.collect_questions(dispatches[: self._limits.tool_calls]):
-            # What only the owner may answer is not told to whoever this run belongs to.
+            # A question that only the owner may answer is not shown to the run's own client.
             (self._run.notify_hooks if ask.for_owner else self._run.emit)(ask)
         tasks = {
             asyncio.ensure_future(self._run_call(call, number)): number
@@ -50,19 +54,19 @@ class ToolCallBatch:
                 self._emit_results(tasks, done)
         finally:
             await cancel_tasks(pending)
-            # Some may have finished in the moment of the cancellation, or because of it.
+            # Some calls may finish at the moment of the cancellation, or because of it.
             self._emit_results(tasks, pending)
 
     def _emit_results(
-        self, tasks: Mapping[asyncio.Task[ToolResult], int], some: set[asyncio.Task[ToolResult]]
+        self, tasks: Mapping[asyncio.Task[ToolResult], int], done: set[asyncio.Task[ToolResult]]
     ) -> None:
-        for task in sorted(some, key=lambda task: tasks[task]):
+        for task in sorted(done, key=lambda task: tasks[task]):
             if task.done() and not task.cancelled():
                 self.results[tasks[task]] = task.result()
                 self._run.emit(task.result())
 
     def result_messages(self) -> list[Message]:
-        """One for each call; those without a result were interrupted."""
+        """A message for each call; a call without a result was interrupted."""
         return [
             make_interrupted_result(call)
             if (result := self.results.get(number)) is None
@@ -88,14 +92,15 @@ class ToolCallBatch:
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            # Not us: something the tool waited for, such as a connection that was closed.
+            # The run was not cancelled, but a task the tool waited for was, such as that of a
+            # closed connection.
             output, is_error = f"{call.name} failed: what it waited for was cancelled", True
         except Exception as error:
             log.exception("the tool %s failed", call.name)
             output, is_error = f"{call.name} failed: {type(error).__name__}: {error}", True
-        took = int((self._clock.monotonic() - started) * 1000)
+        duration_ms = int((self._clock.monotonic() - started) * 1000)
         text = truncate_middle(output, self._limits.tool_output)
-        return ToolResult(call.call_id, text, took, is_error, images)
+        return ToolResult(call.call_id, text, duration_ms, is_error, images)
 
     async def _dispatch(self, call: ToolDispatch, number: int) -> tuple[str, tuple[Image, ...]]:
         if number >= self._limits.tool_calls:
@@ -122,7 +127,7 @@ class ToolCallBatch:
 
 
 def is_cancelled() -> bool:
-    """Whether somebody wants the current task to end."""
+    """Whether the current task itself was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -137,10 +142,10 @@ async def cancel_tasks(tasks: set[asyncio.Task[ToolResult]]) -> None:
 
 
 def truncate_middle(text: str, limit: int) -> str:
-    """At most `limit` bytes: the beginning and the end, and between them what is missing."""
+    """At most `limit` bytes: the beginning, a note of what is missing, and the end."""
     data = text.encode(errors="replace")
     if len(data) <= limit:
-        return data.decode()  # without halves of characters, which nobody could pass on
+        return data.decode()  # without lone surrogates, which UTF-8 cannot encode
     head = data[: limit // 2].decode(errors="ignore")
     tail = data[len(data) - limit // 2 :].decode(errors="ignore")
     missing = len(data) - len(head.encode()) - len(tail.encode())

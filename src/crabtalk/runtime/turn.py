@@ -1,7 +1,8 @@
-"""Turn: the agent loop. What the user said, then step after step until there is nothing to do.
+"""Turn: the agent loop. It starts with the user's message and runs steps until nothing is left to
+do.
 
-A step is one call of the model and the tool calls that come of it. Each message is kept before
-the next step begins, and everything before the turn is over.
+A step is one model call and the tool calls in its answer. The messages of a step are stored before
+the next step begins, and all messages before the turn ends.
 """
 
 import asyncio
@@ -42,12 +43,13 @@ from .tool_calls import ToolCallBatch
 
 log = logging.getLogger(__name__)
 
-# What ends with words, whose end is kept with them.
+# Turns with these stop reasons end in a text; the end is stored together with it.
 SPEAKING_REASONS = (StopReason.COMPLETED, StopReason.LENGTH)
 
 
 class Turn:
-    """One run in the conversation whose turn it is. `agent` is who speaks; a guest has no tools."""
+    """Executes one run while it holds the conversation's turn. `agent` is the agent that answers;
+    a guest has no tools."""
 
     def __init__(
         self,
@@ -75,14 +77,14 @@ class Turn:
         self._history_start = 0  # where in the history this turn begins
         self._steps = 0
         self._text = ""
-        self._has_output = False  # anything of the answer that is being given
+        self._has_output = False  # whether the current model call has sent anything
         self._usage: Usage | None = None
         self._stored_count = 0  # messages of this run in the log
 
     async def run(self, content: str) -> Done:
-        """Never raises but for a cancellation; what failed is in the Done.
+        """Runs the turn. Raises nothing but CancelledError; any failure is in the Done.
 
-        What the user said is kept in any case but that of a storage that fails.
+        The user's message is stored in any case, unless storage itself fails.
         """
         is_passing = False
         try:
@@ -102,7 +104,7 @@ class Turn:
         return msgspec.structs.replace(done, is_passing=True) if is_passing else done
 
     async def finish(self, reason: StopReason, error: str = "") -> Done:
-        """Keeps what is left to keep. Nothing that was said into the turn is lost."""
+        """Stores the end of the turn and all steering messages that the agent has not read."""
         self._run.accepts_steers = False
         await self._run.wait_for_steers()
         steers = list(self._run.steers)
@@ -130,7 +132,7 @@ class Turn:
         return done
 
     async def _store_user_message(self, content: str) -> None:
-        """The user's message is kept before anything else happens."""
+        """Loads the conversation and stores the user's message, before anything else happens."""
         await self._conversation.load()
         self._history_start = len(self._conversation.history)
         await self._append([Message("user", content)])
@@ -138,7 +140,7 @@ class Turn:
         self._run.notify_hooks(UserMessageReceived(self._run.typed_text))
 
     async def _prepare_request(self) -> None:
-        """Tools stay what they are now until the turn is over."""
+        """Collects tools, framing and model. The tools stay the same for the whole turn."""
         if not self._run.is_guest:
             await self._env.hook.prepare(self._agent)
             self._tools = self._env.list_tools(self._agent)
@@ -177,7 +179,7 @@ class Turn:
                 await self._append([message], self._make_done_records(reason), snapshot=True)
             else:
                 reason = StopReason.NO_ACTION
-            # Said while the last words were being kept: another step rather than none.
+            # A steering message that came while the answer was being stored gets another step.
             if not await self._has_steers():
                 return reason, ""
 
@@ -186,13 +188,13 @@ class Turn:
         return bool(self._run.steers)
 
     async def _read_steers(self) -> None:
-        """What was said into the turn, in order. Each is kept before it is told."""
+        """Stores the steering messages that wait, in order, and emits an event for each."""
         while self._run.steers:
-            # Taken out before it is kept: killed meanwhile, it is kept all the same, and would be
-            # kept again with those that are left.
+            # Removed before it is stored: a kill meanwhile does not stop the write, and `finish`
+            # would store it a second time.
             steer = self._run.steers.popleft()
-            trace = self._make_event_record("user_steered", content=steer.text)
-            await self._append([Message("user", steer.text)], [trace], steers=[steer.number])
+            event = self._make_event_record("user_steered", content=steer.text)
+            await self._append([Message("user", steer.text)], [event], steers=[steer.number])
             self._run.emit(UserSteered(steer.text))
 
     async def _ask_model(self) -> Response:
@@ -208,16 +210,16 @@ class Turn:
         )
         if not has_tool_images(request):
             return await self._stream(request)
-        blind = self._conversation.models_without_images
-        if self._model not in blind:
+        models_without_images = self._conversation.models_without_images
+        if self._model not in models_without_images:
             try:
                 return await self._stream(request)
             except ApiError as error:
-                # No vendor says beforehand which model takes images.
+                # Vendors do not list which models take images, so this tries once.
                 if self._has_output or error.kind not in (ErrorKind.INVALID, ErrorKind.NOT_FOUND):
                     raise
         response = await self._stream(drop_tool_images(request))
-        blind.add(self._model)
+        models_without_images.add(self._model)
         return response
 
     async def _stream(self, request: Request) -> Response:
@@ -225,7 +227,7 @@ class Turn:
         self._has_output = False
         assembler = ResponseAssembler()
         announced = self._run.is_guest
-        outlet = self._run.event_queue
+        event_queue = self._run.event_queue
         with closing(SegmentEmitter(self._run)) as segments:
             async with aclosing(self._backend.provider.stream(request)) as chunks:
                 async for chunk in chunks:
@@ -237,8 +239,8 @@ class Turn:
                         segments.text(chunk.text)
                     if chunk.tool_calls and not announced:
                         announced = self._announce_calls(assembler)
-                    if outlet.is_full:
-                        await outlet.wait_for_room()
+                    if event_queue.is_full:
+                        await event_queue.wait_for_room()
         response = assembler.build_response(self._model)
         self._steps += 1
         if response.usage.total:
@@ -247,14 +249,15 @@ class Turn:
         return response
 
     def _announce_calls(self, assembler: ResponseAssembler) -> bool:
-        """As soon as a tool has a name, so that a person sees something happen."""
+        """Emits an early ToolStart as soon as a tool's name is known, so that a person sees
+        progress."""
         calls = assembler.list_named_calls()
         if calls:
             self._run.emit(ToolStart(calls, early=True))
         return bool(calls)
 
     async def _call_tools(self, message: Message) -> None:
-        """The calls are kept before they are made, so that none is made that nobody knows of."""
+        """Stores the calls before it makes them, so that the log has every call that was made."""
         self._text = message.text or self._text
         started = self._make_event_record(
             "tool_start", calls=[[c.id, c.name] for c in message.tool_calls]
@@ -263,7 +266,7 @@ class Turn:
         try:
             await self._append([message], [started])
         except asyncio.CancelledError:
-            # Killed meanwhile: unless storage failed, the calls are kept, and none of them is made.
+            # Killed meanwhile: unless storage failed, the calls are stored, and none is made.
             if self._conversation.is_loaded:
                 await self._append(calls.result_messages())
             raise
@@ -272,7 +275,7 @@ class Turn:
             await calls.run()
             is_complete = True
         finally:
-            traces = [
+            events = [
                 self._make_event_record(
                     "tool_result",
                     call_id=result.call_id,
@@ -281,28 +284,29 @@ class Turn:
                 )
                 for result in calls.results.values()
             ]
-            traces += [
+            events += [
                 self._make_event_record(event, **data) for event, data in self._run.decision_records
             ]
             self._run.decision_records.clear()
-            await self._append(calls.result_messages(), traces)
+            await self._append(calls.result_messages(), events)
             if is_complete:
-                # Clients act on results, a gateway sends files: by now the results are on disk.
+                # Only now, with the results on disk: clients act on this event, and a gateway sends
+                # files.
                 self._run.emit(ToolsComplete())
             self._run.replay_buffer.end_step(self._stored_count)
 
     async def _append(
         self,
-        said: Sequence[Message],
-        traces: Sequence[EventRecord] = (),
+        messages: Sequence[Message],
+        events: Sequence[EventRecord] = (),
         *,
         steers: Sequence[int] = (),
         snapshot: bool = False,
     ) -> None:
         await self._conversation.append(
-            said, traces, run=self._run, steers=steers, snapshot=snapshot
+            messages, events, run=self._run, steers=steers, snapshot=snapshot
         )
-        self._stored_count += len(said)
+        self._stored_count += len(messages)
 
     def _make_done_records(self, reason: StopReason, error: str = "") -> list[EventRecord]:
         usage = msgspec.to_builtins(self._usage) if self._usage is not None else None
@@ -325,7 +329,7 @@ class Turn:
 
 
 class SegmentEmitter:
-    """Brackets around text and thinking: never nested, never mixed, never empty."""
+    """Emits start and end events around text and thinking: never nested, mixed or empty."""
 
     __slots__ = ("_open", "_run")
 

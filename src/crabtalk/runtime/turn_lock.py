@@ -1,4 +1,4 @@
-"""Line: turns of one conversation, one at a time, in the order they came."""
+"""TurnLock: a fair lock. The turns of one conversation run one at a time, in order of arrival."""
 
 import asyncio
 from collections import deque
@@ -14,9 +14,9 @@ class TurnLock:
         return not self._busy and not self._waiting
 
     def enqueue(self, *, first: bool = False) -> asyncio.Future[None]:
-        """Takes a place, at once: order is decided here, not when it is awaited.
+        """Enters the queue, without waiting: the order is that of these calls, not of `acquire`.
 
-        It is the last one, or with `first` the one after whoever has their turn now.
+        The place is the last one, or with `first` the one right after the current holder.
         """
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._busy:
@@ -30,7 +30,7 @@ class TurnLock:
         return place
 
     async def acquire(self, place: asyncio.Future[None]) -> None:
-        """Waits for one's turn. Cancelled, the place is given up, and nobody behind it waits."""
+        """Waits until the lock is held. Cancelled, it gives up the place."""
         try:
             await place
         except asyncio.CancelledError:
@@ -38,14 +38,14 @@ class TurnLock:
             raise
 
     def cancel(self, place: asyncio.Future[None]) -> None:
-        """Leaves a place that will not be reached; nobody behind it waits for it."""
+        """Gives up a place, so that those behind it do not wait for it."""
         if place.done() and not place.cancelled():
             self.release()
         elif place in self._waiting:
             self._waiting.remove(place)
 
     def release(self) -> None:
-        """One's turn is over."""
+        """Passes the lock to the next in the queue."""
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():

@@ -1,4 +1,4 @@
-"""Session search: every message ever said, found again by its words."""
+"""Session search: full-text search over every message of every conversation."""
 
 from .results import (
     MAX_HITS,

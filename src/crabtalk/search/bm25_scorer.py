@@ -1,7 +1,7 @@
-"""Scoring: BM25 over the tail and the shelves as if they were one.
+"""Scoring: BM25 over the recent messages and the tantivy indexes as if they were one index.
 
-The shelves score what is in them; what is in the tail is scored here, by the same formula and with
-the numbers of both.
+Tantivy scores the documents it holds; recent ones are scored here, by the same formula and with
+the statistics of both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,49 +16,53 @@ B = 0.75
 
 
 class BM25Scorer:
-    """For one query. `length` is of all terms in the shelf."""
+    """Scores for one query. `length` is the number of all terms in the index."""
 
     def __init__(
         self,
         query: SearchQuery,
-        shelf: TantivySearcher,
+        searcher: TantivySearcher,
         length: int,
         entries: Sequence[RecentDocument],
     ) -> None:
         self._query = query
         entries = [entry for entry in entries if entry.terms]
-        documents = shelf.documents + len(entries)
+        documents = searcher.documents + len(entries)
         total = length + sum(len(entry.terms) for entry in entries)
         self._average = total / documents if documents else 1.0
-        self._counted_documents = shelf.counted_documents
-        self._indexed_frequencies = {term: shelf.document_frequencies(term) for term in query.terms}
+        self._counted_documents = searcher.counted_documents
+        self._indexed_frequencies = {
+            term: searcher.document_frequencies(term) for term in query.terms
+        }
         self._idf: dict[str, float] = {}
-        for term, shelved in self._indexed_frequencies.items():
-            fresh = sum(1 for entry in entries if term in entry.counts)
+        for term, indexed in self._indexed_frequencies.items():
+            recent = sum(1 for entry in entries if term in entry.counts)
             self._idf[term] = compute_idf(
-                shelf.counted_documents + len(entries), sum(shelved) + fresh
+                searcher.counted_documents + len(entries), sum(indexed) + recent
             )
 
     @property
     def factors(self) -> dict[Phrase, list[float]]:
-        """What to multiply the shelf's scores with to speak of the same numbers: part by part, and
-        for each of its weights, since to it a term of another weight is another term."""
+        """Factors that convert tantivy's scores to scores over both, by query part.
+
+        One for each weight, because tantivy sees a term of another weight as another term.
+        """
         parts = [*self._query.phrases, *((word,) for word in self._query.words)]
         return {part: self._part_factors(part) for part in parts}
 
     def _part_factors(self, part: Phrase) -> list[float]:
-        """0 where the shelf has nothing of it."""
-        wanted = sum(self._idf[term] for term in part)
+        """0 where no document of the index has the part."""
+        idf = sum(self._idf[term] for term in part)
         by_weight = zip(*(self._indexed_frequencies[term] for term in part), strict=True)
         return [
-            wanted / sum(compute_idf(self._counted_documents, having) for having in each)
-            if all(each)
+            idf / sum(compute_idf(self._counted_documents, matching) for matching in frequencies)
+            if all(frequencies)
             else 0.0
-            for each in by_weight
+            for frequencies in by_weight
         ]
 
     def score(self, entry: RecentDocument) -> float:
-        """0 for what is not found, before the weight of its kind."""
+        """The score before the weight of the document's kind; 0 if it does not match."""
         counts, length = entry.counts, len(entry.terms)
         score = 0.0
         for phrase in self._query.phrases:
@@ -75,19 +79,19 @@ class BM25Scorer:
         return times * (K1 + 1) / (times + K1 * (1 - B + B * length / self._average))
 
 
-def compute_idf(documents: int, having: int) -> float:
-    having = min(having, documents)
-    return log(1 + (documents - having + 0.5) / (having + 0.5))
+def compute_idf(documents: int, matching: int) -> float:
+    matching = min(matching, documents)
+    return log(1 + (documents - matching + 0.5) / (matching + 0.5))
 
 
-def count_occurrences(row: list[str], phrase: Sequence[str]) -> int:
-    """How often the phrase stands in a row of words."""
-    count, at, size = 0, -1, len(phrase)
+def count_occurrences(words: list[str], phrase: Sequence[str]) -> int:
+    """How often the phrase occurs in a list of words."""
+    count, position, size = 0, -1, len(phrase)
     wanted = list(phrase)
     try:
         while True:
-            at = row.index(wanted[0], at + 1)
-            count += row[at : at + size] == wanted
+            position = words.index(wanted[0], position + 1)
+            count += words[position : position + size] == wanted
     except ValueError:
         return count
 
@@ -95,7 +99,7 @@ def count_occurrences(row: list[str], phrase: Sequence[str]) -> int:
 def find_best(
     entries: Iterable[RecentDocument], scoring: BM25Scorer
 ) -> tuple[float, RecentDocument] | None:
-    """The one that counts most; of equals, the latest."""
+    """The entry with the best weighted score; of equal ones the latest."""
     best: tuple[float, RecentDocument] | None = None
     for entry in entries:
         score = scoring.score(entry) * entry.weight

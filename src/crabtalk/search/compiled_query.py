@@ -1,21 +1,21 @@
-"""Question: a query as one shelf is asked it, as often as it takes, with other limits each time."""
+"""CompiledQuery: a query prepared for one tantivy index, to be run with several filters."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from .terms import Phrase, SearchQuery
 
-if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
+if TYPE_CHECKING:  # imported late: most of the daemon's work needs no index
     import tantivy
 
     Clauses = list[tuple[tantivy.Occur, tantivy.Query]]
 
-# Conversations to look among, below which a set of them is not worth its price.
+# Up to this many conversations, single clauses are cheaper than a set.
 MAX_BOOLEAN_CLAUSES = 100
 
 
 class QueryFilters(NamedTuple):
-    """Numbers that documents must bear, or may not."""
+    """Values a document must have, or must not have."""
 
     agent: int | None = None
     sender: int | None = None
@@ -26,7 +26,7 @@ class QueryFilters(NamedTuple):
 
 
 class CompiledQuery:
-    """A document has one of the weights: so it is a question of its own for each."""
+    """Each document has one of the weights, so there is one query for each weight."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class CompiledQuery:
         query: SearchQuery,
         factors: dict[Phrase, list[float]],
     ) -> None:
-        """Each part counts as many times as its factor says, for each of the weights."""
+        """Each part of the query is boosted by its weight and its factor for that weight."""
         from tantivy import Occur
 
         self._schema = schema
@@ -46,14 +46,18 @@ class CompiledQuery:
             words = {(word,): weight * factors[word,][number] for word in query.words}
             if all(phrases.values()):
                 clauses = [
-                    (Occur.Must, self._boosted_phrase(*each, mark)) for each in phrases.items()
+                    (Occur.Must, self._boosted_phrase(phrase, factor, mark))
+                    for phrase, factor in phrases.items()
                 ]
-                found = ((word, factor) for word, factor in words.items() if factor)
-                clauses += [(Occur.Should, self._boosted_phrase(*each, mark)) for each in found]
+                clauses += [
+                    (Occur.Should, self._boosted_phrase(word, factor, mark))
+                    for word, factor in words.items()
+                    if factor
+                ]
                 self._clauses_by_weight.append(clauses)
 
     def __bool__(self) -> bool:
-        """Whether anything can be found."""
+        """Whether any document can match."""
         return any(self._clauses_by_weight)
 
     def build(self, filters: QueryFilters) -> "tantivy.Query":
@@ -68,7 +72,8 @@ class CompiledQuery:
         words = make.boolean_query(
             [clause for clauses in self._clauses_by_weight for clause in clauses]
         )
-        # Beside what must be, what may be is left out: so that one of the words must be.
+        # Clauses that should match are optional beside those that must, so the words get a query of
+        # their own: one of them must match.
         return make.boolean_query([(Occur.Must, words), *limits]) if limits else words
 
     def _boosted_phrase(self, phrase: Phrase, factor: float, mark: str) -> "tantivy.Query":
@@ -76,12 +81,12 @@ class CompiledQuery:
 
         make = tantivy.Query
         terms: list[str | tuple[int, str]] = [term + mark for term in phrase]
-        made = (
+        query = (
             make.phrase_query(self._schema, "body", terms)
             if len(terms) > 1
             else make.term_query(self._schema, "body", terms[0], "freq")
         )
-        return make.boost_query(made, factor)
+        return make.boost_query(query, factor)
 
     def _filter_clauses(self, filters: QueryFilters) -> "Clauses":
         import tantivy
@@ -105,12 +110,14 @@ class CompiledQuery:
         return limits
 
     def _any_conversation(self, conversations: Sequence[int]) -> "tantivy.Query":
-        """A set costs the same however small it is; a few are cheaper one by one."""
+        """A set has the same cost at any size; a few are cheaper as single clauses."""
         import tantivy
         from tantivy import Occur
 
         make = tantivy.Query
         if len(conversations) > MAX_BOOLEAN_CLAUSES:
             return make.term_set_query(self._schema, "conversation", conversations)
-        each = (make.term_query(self._schema, "conversation", number) for number in conversations)
-        return make.boolean_query([(Occur.Should, query) for query in each])
+        queries = (
+            make.term_query(self._schema, "conversation", number) for number in conversations
+        )
+        return make.boolean_query([(Occur.Should, query) for query in queries])

@@ -1,4 +1,4 @@
-"""Window: a match and what was said around it, each message cut to what may be shown."""
+"""The window of a hit: the matching message and those around it, each as a bounded snippet."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from .results import MAX_SNIPPET_BYTES, WindowItem
 from .searchable_text import extract_text
 from .terms import SearchQuery, extract_terms, split_pieces
 
-# What a snippet that is cut out of the middle shows before the match, in bytes.
+# Bytes shown before the match in a snippet from the middle of a message.
 LEAD_BYTES = MAX_SNIPPET_BYTES // 4
 WORD_PATTERN = re.compile(r"\S{1,64}")
 
@@ -18,7 +18,7 @@ WORD_PATTERN = re.compile(r"\S{1,64}")
 def build_window(
     messages: Sequence[MessageRecord], matched: int, query: SearchQuery, *, tool_results: bool
 ) -> tuple[WindowItem, ...]:
-    """Of the matched message, the place that matched."""
+    """Build the items of a window. The snippet of the matched message shows the match."""
     return tuple(
         build_item(record, query if record.id == matched else None, tool_results=tool_results)
         for record in messages
@@ -32,8 +32,8 @@ def build_item(
     texts = render_texts(message, tool_results=tool_results)
     text, start = texts[0], 0
     if query is not None:
-        places = ((each, find_match(each, query)) for each in texts)
-        text, start = next(((t, at) for t, at in places if at is not None), (text, 0))
+        matches = ((candidate, find_match(candidate, query)) for candidate in texts)
+        text, start = next(((t, at) for t, at in matches if at is not None), (text, 0))
     snippet = cut_snippet(text, start)
     is_hidden = message.role == "tool" and not tool_results and bool(message.text)
     return WindowItem(
@@ -47,9 +47,9 @@ def build_item(
 
 
 def render_texts(message: Message, *, tool_results: bool) -> list[str]:
-    """What a message reads as: the first is shown, unless the match is in another.
+    """Render a message as texts: the first one is shown, unless the match is in another.
 
-    What a tool answered may hold secrets: where it may not be searched, it is not shown either.
+    Tool results may hold secrets: where they may not be searched, they are not shown either.
     """
     if message.role == "tool" and not tool_results:
         return [""]
@@ -60,11 +60,11 @@ def render_texts(message: Message, *, tool_results: bool) -> list[str]:
 
 
 def matches_query(message: Message, query: SearchQuery, *, tool_results: bool) -> bool:
-    """Whether it says anything of what was searched for."""
+    """Whether the message contains any of the query's terms."""
     text, _ = extract_text(message, tool_results=tool_results)
     lowered = text.lower()
     if any(find_term(lowered, term) >= 0 for term in query.terms):
-        return True  # spelt as it was asked for, as a rule
+        return True  # usually spelt as in the query
     return any(contains_any_term(piece, query.terms) for piece in split_pieces(text))
 
 
@@ -74,19 +74,19 @@ def contains_any_term(text: str, wanted: set[str]) -> bool:
 
 
 def find_match(text: str, query: SearchQuery) -> int | None:
-    """Where the first thing that was searched for begins; None when there is nothing of it."""
+    """The position of the first match; None when there is none."""
     wanted = query.terms
     lowered = text.lower()
     is_aligned = len(lowered) == len(text)
-    if is_aligned:  # so that places are the same in both
-        places = [at for term in wanted if (at := find_term(lowered, term)) >= 0]
-        if places or text.isascii():
-            return min(places, default=None)
-    # Not spelt as it is in the index: accents, ligatures, two scripts in one word.
+    if is_aligned:  # so that positions are the same in both texts
+        positions = [at for term in wanted if (at := find_term(lowered, term)) >= 0]
+        if positions or text.isascii():
+            return min(positions, default=None)
+    # Spelt differently in the index: accents, ligatures, two scripts in one word.
     start = 0
     for piece in split_pieces(text):
         if contains_any_term(piece, wanted):
-            # A word of ASCII would have been found.
+            # An ASCII word would have been found above.
             words = (
                 w for w in WORD_PATTERN.finditer(piece) if not (is_aligned and w.group().isascii())
             )
@@ -98,7 +98,7 @@ def find_match(text: str, query: SearchQuery) -> int | None:
 
 
 def find_term(text: str, term: str) -> int:
-    """Where it stands as a word of its own; -1 when it does not."""
+    """The position of `term` as a whole word; -1 when there is none."""
     at = text.find(term)
     while at >= 0:
         end = at + len(term)
@@ -109,7 +109,7 @@ def find_term(text: str, term: str) -> int:
 
 
 def cut_snippet(text: str, start: int) -> str:
-    """As much as may be shown, with what begins at `start` in sight. Cut between characters."""
+    """Cut a snippet of bounded size that shows the text at `start`. Cuts between characters."""
     head = encode_text(text[: MAX_SNIPPET_BYTES + 1])
     if len(text) <= MAX_SNIPPET_BYTES and len(head) <= MAX_SNIPPET_BYTES:
         return text

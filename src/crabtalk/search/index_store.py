@@ -1,8 +1,8 @@
-"""Library: three shelves and their manifest, fed from the logs. Blocks; one thread writes.
+"""IndexStore: three tantivy indexes and their manifest, fed from the logs. Blocking; one writer.
 
-What is taken in can be found after `commit`. A crash at any moment leaves what the last commit
-left, or some of what the next one was to bring; the manifest tells which, and the logs have the
-rest: nothing is missing and nothing is there twice.
+Ingested records can be found after `commit`. After a crash at any moment the index holds the last
+commit, and maybe parts of the next one. The manifest tells which, and the logs have the rest, so
+nothing is missing and nothing is there twice.
 """
 
 import time
@@ -37,20 +37,20 @@ from .tantivy_index import (
 )
 from .terms import extract_terms
 
-# What each has, and how much that may count.
+# The weights that documents of each index may have.
 INDEX_WEIGHTS = {
     "messages": MESSAGE_WEIGHTS,
     "titles": (TITLE_WEIGHT,),
     "summaries": (SUMMARY_WEIGHT,),
 }
 MAX_UID = 2**64 - 1
-# Records after which other threads get their turn, rather than when the interpreter comes to it:
-# the event loop should not notice that logs are being read.
+# Records after which the thread yields, sooner than the interpreter would switch threads: reading
+# logs must not delay the event loop.
 YIELD_EVERY = 64
 
 
 class IndexView(msgspec.Struct, frozen=True):
-    """What could be found at one commit."""
+    """The searchable state at one commit."""
 
     messages: TantivySearcher
     titles: TantivySearcher
@@ -64,13 +64,13 @@ class IndexView(msgspec.Struct, frozen=True):
 
 
 class IndexBatch(msgspec.Struct):
-    """What the next commit brings."""
+    """The changes of the next commit."""
 
     rows: dict[str, IndexedConversation] = msgspec.field(default_factory=dict)  # by handle
     handles: dict[Pair, str] = msgspec.field(default_factory=dict)
     removed: set[int] = msgspec.field(default_factory=set)
     added: int = 0
-    is_repair: bool = False  # what a crash left half done
+    is_repair: bool = False  # it completes what a crash left unfinished
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.removed or self.is_repair)
@@ -78,7 +78,7 @@ class IndexBatch(msgspec.Struct):
 
 class IndexStore:
     def __init__(self, directory: Path | None) -> None:
-        """Raises DamagedError when it has to be made anew, and OSError."""
+        """Raises DamagedIndexError when the index must be rebuilt, and OSError."""
         self._directory = directory
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class IndexStore:
     @staticmethod
     def wipe(directory: Path | None) -> None:
         if directory is not None:
-            import shutil  # late: it loads every way to compress
+            import shutil  # late: it loads all compression modules
 
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -114,10 +114,10 @@ class IndexStore:
         return bool(self._batch)
 
     def view(self) -> IndexView:
-        searchers = [shelf.searcher() for shelf in self._indexes]
+        searchers = [index.searcher() for index in self._indexes]
         return IndexView.from_searchers(searchers, self.manifest.totals)
 
-    # ── Taking in ───────────────────────────────────────────────────────────────────────────
+    # ── Reading logs in ─────────────────────────────────────────────────────────────────────
 
     def find_by_handle(self, handle: str) -> IndexedConversation | None:
         return self._batch.rows.get(handle) or self._unless_removed(
@@ -133,13 +133,15 @@ class IndexStore:
     def _unless_removed(self, row: IndexedConversation | None) -> IndexedConversation | None:
         return row if row is not None and row.number not in self._batch.removed else None
 
-    def plan_reads(self, deleted: list[Pair], stale: list[str], said: list[Pair]) -> dict[str, int]:
-        """Removes some, and says of others which log to read from where."""
+    def plan_reads(
+        self, deleted: list[Pair], stale: list[str], active: list[Pair]
+    ) -> dict[str, int]:
+        """Remove the deleted and stale ones; return the log and position to read for the others."""
         for pair in deleted:
             if (row := self.find_by_pair(pair)) is not None:
                 self.remove(row)
         self.remove_all(stale)
-        rows = [(pair, self.find_by_pair(pair)) for pair in said]
+        rows = [(pair, self.find_by_pair(pair)) for pair in active]
         return dict(
             (row.handle, row.position) if row is not None else (make_log_name(pair), 0)
             for pair, row in rows
@@ -150,38 +152,38 @@ class IndexStore:
         return {handle: row.position if row is not None else 0 for handle, row in rows}
 
     def find_outdated(self, versions: dict[str, int]) -> list[str]:
-        """Of logs by handle, those that have another version than the one that was read."""
+        """The handles whose log has another version than the one that was read."""
         rows = [(handle, self.find_by_handle(handle)) for handle in versions]
         return [h for h, row in rows if row is None or row.version != versions[h]]
 
     def find_unknown(self, pairs: list[Pair]) -> list[Pair]:
         return [pair for pair in pairs if self.find_by_pair(pair) is None]
 
-    def ingest_all(self, read: list[tuple[str, RecordSlice | None, bool]]) -> dict[str, int]:
-        """What was read of several logs. Returns those to go on with, and from where."""
-        again: dict[str, int] = {}
-        for handle, followed, tool_results in read:
-            if followed is None:
+    def ingest_all(self, slices: list[tuple[str, RecordSlice | None, bool]]) -> dict[str, int]:
+        """Ingest slices of several logs. Returns the logs to continue with, and from where."""
+        positions: dict[str, int] = {}
+        for handle, record_slice, tool_results in slices:
+            if record_slice is None:
                 self.remove_all([handle])
-            elif not self.ingest(handle, followed, tool_results=tool_results):
-                again[handle] = 0
-            elif followed.has_more:
-                again[handle] = followed.position
-        return again
+            elif not self.ingest(handle, record_slice, tool_results=tool_results):
+                positions[handle] = 0
+            elif record_slice.has_more:
+                positions[handle] = record_slice.position
+        return positions
 
-    def ingest(self, handle: str, followed: RecordSlice, *, tool_results: bool) -> bool:
-        """What was read of a log. False when it has to be read from the beginning."""
-        row = self._continue_conversation(handle, followed, tool_results)
+    def ingest(self, handle: str, record_slice: RecordSlice, *, tool_results: bool) -> bool:
+        """Ingest a slice of a log. Returns False when the log must be read from the beginning."""
+        row = self._continue_conversation(handle, record_slice, tool_results)
         if row is None:
-            if followed.start:
+            if record_slice.start:
                 return False
-            row = self._begin_conversation(handle, followed, tool_results)
+            row = self._begin_conversation(handle, record_slice, tool_results)
             if row is None:
                 return True
         self._totals.add_conversation(row, -1)
         keys = hash_name(row.agent), hash_name(row.sender)
         title, marker = row.title, None
-        for position, record in followed.records:
+        for position, record in record_slice.records:
             self._records_read += 1
             if self._records_read % YIELD_EVERY == 0:
                 time.sleep(0)
@@ -199,54 +201,54 @@ class IndexStore:
         if marker is not None:
             self._index_summary(row, marker, keys)
         self._mark_checked(row.number)
-        row.position = followed.position
-        row.version = 0 if followed.has_more else followed.version
+        row.position = record_slice.position
+        row.version = 0 if record_slice.has_more else record_slice.version
         self._totals.add_conversation(row, 1)
         self._batch.rows[handle] = row
         self._batch.handles[row.pair] = handle
         return True
 
     def _continue_conversation(
-        self, handle: str, followed: RecordSlice, tool_results: bool
+        self, handle: str, record_slice: RecordSlice, tool_results: bool
     ) -> IndexedConversation | None:
-        """The row these records continue; one they do not is removed."""
+        """The row that these records continue. A row that they do not continue is removed."""
         row = self.find_by_handle(handle)
         if row is None:
             return None
-        first = next((r.id for _, r in followed.records if isinstance(r, MessageRecord)), None)
+        first = next((r.id for _, r in record_slice.records if isinstance(r, MessageRecord)), None)
         if (
-            row.pair != followed.pair
-            or row.origin != followed.origin
-            or row.position != followed.start
+            row.pair != record_slice.pair
+            or row.origin != record_slice.origin
+            or row.position != record_slice.start
             or row.tool_results != tool_results
             or (first is not None and first < row.next_id)
         ):
             self.remove(row)
             return None
         if self._may_have_more(row):
-            # What a commit brought that the manifest never heard of comes again now.
+            # A commit the manifest does not know added these; they are about to be added again.
             first_uid = make_uid(row.number, row.next_id)
             self.messages.remove_range(first_uid, make_uid(row.number, MAX_MESSAGE_ID))
         return row
 
     def _begin_conversation(
-        self, handle: str, followed: RecordSlice, tool_results: bool
+        self, handle: str, record_slice: RecordSlice, tool_results: bool
     ) -> IndexedConversation | None:
-        """A row for a log not read before; None where another log is this pair's."""
-        other = self.find_by_pair(followed.pair)
+        """A row for a log not read before; None if the pair already has another log."""
+        other = self.find_by_pair(record_slice.pair)
         if other is not None:
-            if handle != make_log_name(followed.pair):
+            if handle != make_log_name(record_slice.pair):
                 return None
             self.remove(other)
         number = self.manifest.next_number
         self.manifest.next_number += 1
         self._mark_checked(number)
         return IndexedConversation(
-            number, handle, *followed.pair, followed.origin, tool_results=tool_results
+            number, handle, *record_slice.pair, record_slice.origin, tool_results=tool_results
         )
 
     def _may_have_more(self, row: IndexedConversation) -> bool:
-        """Whether shelves may have more of it than the manifest knows."""
+        """Whether the indexes may have more of this conversation than the manifest knows."""
         return self._is_index_suspect and row.number not in self._checked_numbers
 
     def _mark_checked(self, number: int) -> None:
@@ -287,7 +289,7 @@ class IndexStore:
     def _index_summary(
         self, row: IndexedConversation, marker: MarkerRecord, keys: tuple[int, int]
     ) -> None:
-        """Found, it leads to the last message it stands for."""
+        """Index a summary. A hit leads to the last message that the summary covers."""
         if row.summary_length or self._is_index_suspect:
             self.summaries.remove(row.number)
         terms = extract_terms(marker.summary)
@@ -304,32 +306,35 @@ class IndexStore:
                 self.remove(row)
 
     def remove(self, row: IndexedConversation) -> None:
-        # Only where there is something of it: the engine keeps each removal until a document comes
-        # after it, and where there are no titles none would.
-        held = (row.documents, row.title_length, row.summary_length)
-        for shelf, count in zip(self._indexes, held, strict=True):
+        # Skip indexes without documents of it: tantivy keeps a removal until a later document is
+        # added, and an index without titles may never get one.
+        counts = (row.documents, row.title_length, row.summary_length)
+        for index, count in zip(self._indexes, counts, strict=True):
             if count or self._is_index_suspect:
-                shelf.remove(row.number)
+                index.remove(row.number)
         self._totals.add_conversation(row, -1)
         self._batch.rows.pop(row.handle, None)
         self._batch.removed.add(row.number)
 
-    # ── Keeping ─────────────────────────────────────────────────────────────────────────────
+    # ── Committing ──────────────────────────────────────────────────────────────────────────
 
     def commit(self) -> tuple[IndexView, list[IndexedConversation]]:
-        """What was taken in can be found, in the view returned. Raises DamagedError, OSError."""
+        """Make the ingested records searchable. Raises DamagedIndexError, OSError.
+
+        Returns the new view and the rows that changed.
+        """
         batch = self._batch
         if batch.removed:
-            # Before the shelves: what is gone from them must not be taken for read.
+            # Before the indexes: after a crash, removed conversations must not count as read.
             self.manifest.remove(sorted(batch.removed))
         try:
-            searchers = [shelf.commit() for shelf in self._indexes]
-            stamps = [shelf.stamp for shelf in self._indexes]
-        except ValueError as error:  # what tantivy says of a full disk, too
+            searchers = [index.commit() for index in self._indexes]
+            stamps = [index.stamp for index in self._indexes]
+        except ValueError as error:  # tantivy raises this also for a full disk
             raise OSError(f"the index cannot be written: {error}") from None
         totals = msgspec.structs.replace(self._totals)
         rows = list(batch.rows.values())
-        # In doubt it stays, in its next life too, until all was looked at.
+        # While in doubt, the old stamps stay, across restarts too, until all logs were checked.
         self.manifest.commit(
             rows, totals, self.manifest.stamps if self._is_index_suspect else stamps
         )
@@ -338,24 +343,23 @@ class IndexStore:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether shelves may have something that the manifest knows nothing of."""
+        """Whether the indexes may hold something that the manifest does not know."""
         return self._is_index_suspect
 
     def mark_consistent(self) -> None:
-        """Every log that is not as the manifest has it was read to its end: what was too much is
-        gone."""
+        """Call it when every outdated log was read to its end: no surplus documents are left."""
         self._is_index_suspect = False
         self._checked_numbers.clear()
-        stamps = [shelf.stamp for shelf in self._indexes]
+        stamps = [index.stamp for index in self._indexes]
         self.manifest.commit([], self.manifest.totals, stamps)
 
     def release_old_files(self) -> None:
-        """Of what only older views needed, when there are none."""
-        for shelf in self._indexes:
-            shelf.release_old_files()
+        """Release files that only older views needed. Call it when there are no such views."""
+        for index in self._indexes:
+            index.release_old_files()
 
     def _check_stamps(self) -> None:
-        stamps = [shelf.stamp for shelf in self._indexes]
+        stamps = [index.stamp for index in self._indexes]
         known = self.manifest.stamps or [0] * len(stamps)
         if self._directory is None or stamps == known:
             self._finish_removals()
@@ -365,24 +369,24 @@ class IndexStore:
             raise DamagedIndexError("the manifest is not of this index")
         self._is_index_suspect = self._batch.is_repair = True
         unknown = make_uid(self.manifest.next_number, 0)
-        for shelf in self._indexes:
-            shelf.remove_range(unknown, MAX_UID)
+        for index in self._indexes:
+            index.remove_range(unknown, MAX_UID)
         self._finish_removals()
 
     def _finish_removals(self) -> None:
         for number in self.manifest.list_removals():
             self._batch.is_repair = True
-            for shelf in self._indexes:
-                shelf.remove(number)
+            for index in self._indexes:
+                index.remove(number)
 
     def verify(self) -> None:
-        """Reads all of it, which takes a while. Raises DamagedError."""
+        """Read all files, which takes a while. Raises DamagedIndexError."""
         self.manifest.verify()
-        for shelf in self._indexes:
-            shelf.verify()
+        for index in self._indexes:
+            index.verify()
 
     def close(self) -> None:
-        """What was not committed is forgotten."""
-        for shelf in self._indexes:
-            shelf.close()
+        """Close. Uncommitted changes are lost."""
+        for index in self._indexes:
+            index.close()
         self.manifest.close()

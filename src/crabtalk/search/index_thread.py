@@ -1,6 +1,6 @@
-"""IndexThread: the one thread that writes the session index, one thing after the other.
+"""IndexThread: the one thread that writes the session index, one job after the other.
 
-It steps back for those that answer. Threads that only read are others.
+It runs at low priority. Reads use other threads.
 """
 
 import asyncio
@@ -13,25 +13,26 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# How much it steps back: a nice value.
+# Its nice value.
 INDEXING_NICENESS = 10
-# What glibc is told: bytes from which on memory is the system's again once it is freed, and how
-# many pools there are for what is smaller. The numbers of the two are its own.
+# Options for glibc's malloc: the size from which on freed memory is returned to the system, and how
+# many arenas there are for smaller blocks. The numbers of the two options are glibc's.
 MMAP_THRESHOLD_BYTES, MAX_ARENAS = 256 * 1024, 2
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
 
 
 class IndexThread:
-    """Started by the first that needs it."""
+    """The thread starts with the first job."""
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
         self._is_closed = False
 
     def run(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
-        """Cancelled before it has begun, it does not begin; after that, it is carried out.
+        """Run `function` in the thread. Cancelled before it starts, it does not run; later, it
+        does.
 
-        Raises RuntimeError once it is closed.
+        Raises RuntimeError after `close`.
         """
         if self._is_closed:
             raise RuntimeError("the session index is closed")
@@ -42,9 +43,9 @@ class IndexThread:
         return asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     async def close(self, last: Callable[[], None]) -> None:
-        """Waits for what it still has to do, and then for `last`, whose exception is raised.
+        """Wait for the queued jobs, then run `last`, whose exception is raised.
 
-        One that never began is over.
+        A thread that was never started runs nothing.
         """
         self._is_closed = True
         if self._executor is None:
@@ -61,16 +62,20 @@ def set_up_thread() -> None:
 
 
 def lower_priority() -> None:
-    """Answering comes before indexing. The engine's own threads are started from this one, and
-    are as patient."""
+    """Lower the thread's priority: answering comes before indexing.
+
+    Tantivy starts its threads from this one, so they inherit the priority.
+    """
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), INDEXING_NICENESS)
 
 
 def limit_malloc() -> None:
-    """Of what was freed, in this thread as in all others: an allocator has one set of rules. The
-    engine fills and frees megabytes with each commit, and one that is left to itself keeps them,
-    for each thread anew: many times what is in use."""
+    """Make malloc return freed memory, in all threads: its options are per process.
+
+    Each commit makes tantivy allocate and free megabytes. By default malloc keeps them, once per
+    thread: many times what is in use.
+    """
     allocator = find_malloc_function("mallopt")
     if allocator is not None:
         allocator(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
@@ -78,15 +83,15 @@ def limit_malloc() -> None:
 
 
 def trim_malloc() -> None:
-    """To the system, what is free and was too small for that."""
+    """Return free memory below the threshold to the system."""
     trim = find_malloc_function("malloc_trim")
     if trim is not None:
         trim(0)
 
 
 def find_malloc_function(name: str) -> Callable[..., int] | None:
-    """A function that glibc has, and other systems do without."""
+    """Find a function that only glibc has."""
     import ctypes
 
-    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
-    return found
+    function: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
+    return function

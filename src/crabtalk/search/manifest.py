@@ -1,7 +1,7 @@
-"""Manifest: which conversations are in the index, under which number, and how far they were read.
+"""IndexManifest: which conversations are indexed, under which numbers, and how far they were read.
 
-A small SQLite file beside the shelves, written after each of their commits: a commit costs what it
-brings, however many conversations there are. Any thread may use it.
+A small SQLite file beside the indexes, written after each of their commits. A commit costs as much
+as it changes, however many conversations there are. Any thread may use it.
 """
 
 import contextlib
@@ -19,11 +19,10 @@ from .tantivy_index import DamagedIndexError
 if TYPE_CHECKING:  # imported late, like tantivy
     import sqlite3
 
-# Of what the shelves hold and how it got there: another one is made anew.
+# The version of the indexes' content and structure. An index of another version is rebuilt.
 VERSION = "2"
 MAX_CACHED_NUMBERS = 4096
-# What SQLite says of the file's surroundings rather than of the file: permissions, locks, reading,
-# writing, a full disk.
+# SQLite errors that do not mean a damaged file: permissions, locks, reading, writing, a full disk.
 TRANSIENT_ERROR_CODES = {3, 5, 6, 8, 10, 13, 14}
 TABLES = """
     CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -54,7 +53,7 @@ TABLES = """
 
 
 class IndexedConversation(msgspec.Struct):
-    """A conversation, as far as it was read."""
+    """A conversation, and how far it was read."""
 
     number: int
     handle: str
@@ -64,14 +63,14 @@ class IndexedConversation(msgspec.Struct):
     position: int = 0
     version: int = 0
     next_id: int = 0
-    tool_results: bool = False  # whether those are in the index
+    tool_results: bool = False  # whether tool results are indexed
     created_at: str = ""
     updated_at: str = ""
     message_count: int = 0
     title: str = ""
-    folded: int = 0  # the first message after those that the last summary stands for
+    folded: int = 0  # the first message after those that the last summary covers
     archived_at: str = ""
-    documents: int = 0  # messages that can be found
+    documents: int = 0  # searchable messages
     length: int = 0  # terms in them
     title_length: int = 0
     summary_length: int = 0
@@ -93,7 +92,7 @@ class IndexedConversation(msgspec.Struct):
 
 
 class IndexTotals(msgspec.Struct):
-    """Of all conversations: what BM25 needs to know besides the shelves' own numbers."""
+    """Sums over all conversations, which BM25 needs besides the indexes' own numbers."""
 
     documents: int = 0
     length: int = 0
@@ -125,7 +124,7 @@ UPSERT_CONVERSATION = (
 
 class IndexManifest:
     def __init__(self, file: Path | None) -> None:
-        """Raises DamagedError for one that cannot be read, or that is of another version."""
+        """Raises DamagedIndexError if it cannot be read, or has another version."""
         import sqlite3
 
         self._lock = threading.Lock()
@@ -146,7 +145,7 @@ class IndexManifest:
 
     def _prepare(self) -> None:
         with self._locked_connection() as connection:
-            # After a power cut a few commits may be missing, which is as if they never were.
+            # After a power cut the last commits may be missing, as if they had not happened.
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.executescript(TABLES)
@@ -176,23 +175,23 @@ class IndexManifest:
         return self._find_one("number = ?", number)
 
     def load_metas(self, numbers: Sequence[int]) -> dict[int, tuple[str, ConversationMeta]]:
-        """By number, of those that there are: the handle, and what is shown of a conversation."""
+        """The handle and meta of each of these conversations that exists, by number."""
         marks = ", ".join("?" * len(numbers))
         with self._locked_connection() as connection:
-            found = connection.execute(f"{SELECT_META} WHERE number IN ({marks})", numbers)
-            return {number: (handle, ConversationMeta(*rest)) for number, handle, *rest in found}
+            rows = connection.execute(f"{SELECT_META} WHERE number IN ({marks})", numbers)
+            return {number: (handle, ConversationMeta(*rest)) for number, handle, *rest in rows}
 
     def find_number(self, pair: Pair) -> int | None:
-        """The same as of the row, without reading one where much is said."""
+        """The number of a conversation; from the cache if possible, as searches need many."""
         if (number := self._number_cache.get(pair)) is not None:
             return number
         with self._locked_connection() as connection:
             query = "SELECT number FROM conversations WHERE agent = ? AND sender = ?"
-            found = connection.execute(query, tuple(map(replace_surrogates, pair))).fetchone()
-            if found is None:
+            row = connection.execute(query, tuple(map(replace_surrogates, pair))).fetchone()
+            if row is None:
                 return None
-            self._cache_number(pair, found[0])
-            return int(found[0])
+            self._cache_number(pair, row[0])
+            return int(row[0])
 
     def _cache_number(self, pair: Pair, number: int) -> None:
         if len(self._number_cache) >= MAX_CACHED_NUMBERS:
@@ -205,13 +204,13 @@ class IndexManifest:
     def find_by_handle(self, handle: str) -> IndexedConversation | None:
         return self._find_one("handle = ?", handle)
 
-    def _find_one(self, where: str, *values: Any) -> IndexedConversation | None:
+    def _find_one(self, condition: str, *values: Any) -> IndexedConversation | None:
         with self._locked_connection() as connection:
-            found = connection.execute(f"{SELECT_CONVERSATION} WHERE {where}", values).fetchone()
-        return IndexedConversation(*found) if found is not None else None
+            row = connection.execute(f"{SELECT_CONVERSATION} WHERE {condition}", values).fetchone()
+        return IndexedConversation(*row) if row is not None else None
 
     def load_read_state(self) -> dict[str, tuple[int, str, bool]]:
-        """By handle: version, agent, and whether tool results are in."""
+        """By handle: the version, the agent, and whether tool results are indexed."""
         with self._locked_connection() as connection:
             return {
                 handle: (version, agent, bool(tool_results))
@@ -221,13 +220,13 @@ class IndexManifest:
             }
 
     def list_agents(self) -> list[tuple[str, bool]]:
-        """Whose conversations there are, with tool results or without."""
+        """The agents with conversations, each with whether its tool results are indexed."""
         with self._locked_connection() as connection:
             query = "SELECT DISTINCT agent, tool_results FROM conversations"
             return [(agent, bool(results)) for agent, results in connection.execute(query)]
 
     def load_cursor(self) -> str:
-        """Up to which what others changed is in the index, as storage says it."""
+        """The storage cursor up to which changes by other daemons are indexed."""
         with self._locked_connection() as connection:
             return read_fact(connection, "cursor") or ""
 
@@ -236,28 +235,28 @@ class IndexManifest:
             connection.execute(*build_fact_upsert("cursor", cursor))
 
     def remove(self, numbers: list[int]) -> None:
-        """These are gone, though the shelves may have them until they are committed."""
+        """Remove conversations. The indexes may hold them until their next commit."""
         totals = msgspec.structs.replace(self.totals)
         rows = [row for row in map(self.find_by_number, numbers) if row is not None]
         for row in rows:
             totals.add_conversation(row, -1)
-        marks = [(number,) for number in numbers]
+        parameters = [(number,) for number in numbers]
         with self._locked_connection() as connection, begin_transaction(connection):
             connection.execute(*build_fact_upsert("totals", msgspec.json.encode(totals).decode()))
-            connection.executemany("DELETE FROM conversations WHERE number = ?", marks)
-            connection.executemany("INSERT OR IGNORE INTO removals VALUES (?)", marks)
+            connection.executemany("DELETE FROM conversations WHERE number = ?", parameters)
+            connection.executemany("INSERT OR IGNORE INTO removals VALUES (?)", parameters)
             for row in rows:
                 self._number_cache.pop(row.pair, None)
 
     def list_removals(self) -> list[int]:
-        """What shelves may still have of those removed."""
+        """Removed conversations of which the indexes may still hold documents."""
         with self._locked_connection() as connection:
             return [number for (number,) in connection.execute("SELECT number FROM removals")]
 
     def commit(
         self, rows: list[IndexedConversation], totals: IndexTotals, stamps: list[int]
     ) -> None:
-        """That the shelves, by their stamps, are this far."""
+        """Record the state of the indexes at their last commit, which the stamps identify."""
         with self._locked_connection() as connection, begin_transaction(connection):
             connection.execute("DELETE FROM removals")
             connection.executemany(UPSERT_CONVERSATION, map(to_column_values, rows))
@@ -270,18 +269,18 @@ class IndexManifest:
         self.stamps = stamps
 
     def verify(self) -> None:
-        """Reads all of it. Raises DamagedError."""
+        """Read all of it. Raises DamagedIndexError."""
         import sqlite3
 
         if self._file is None:
             return
         try:
             with contextlib.closing(sqlite3.connect(self._file)) as connection:
-                (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.DatabaseError as error:
-            found = str(error)
-        if found != "ok":
-            raise DamagedIndexError(f"the manifest is damaged: {found}")
+            result = str(error)
+        if result != "ok":
+            raise DamagedIndexError(f"the manifest is damaged: {result}")
 
     def close(self) -> None:
         with self._lock:
@@ -315,5 +314,5 @@ def to_column_values(row: IndexedConversation) -> tuple[Any, ...]:
 
 
 def replace_surrogates(text: str) -> str:
-    """As UTF-8 can hold it; half a surrogate pair it cannot."""
+    """Replace surrogates, which UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()

@@ -1,7 +1,7 @@
-"""Ranking: which conversations answer a query best, of the shelves and the tail together.
+"""Ranking: the conversations that match a query best, in the indexes and the recent messages.
 
-A conversation counts as much as its best message, and its title and summary on top of that; those
-alone are enough, too. Blocks: it runs in a thread, on a view that does not change meanwhile.
+A conversation scores as much as its best message, plus its title and summary, which are enough
+alone, too. Blocking: it runs in a thread, on a view that does not change meanwhile.
 """
 
 from collections.abc import Iterable
@@ -23,45 +23,45 @@ from .searchable_text import SUMMARY_WEIGHT, TITLE_WEIGHT, hash_name, parse_mill
 from .tantivy_index import IndexHit, TantivySearcher
 from .terms import SearchQuery
 
-# Documents asked for at first, and at most.
+# Documents requested from an index at first, and at most.
 INITIAL_LIMIT = 64
 MAX_LIMIT = 8192
-# Conversations looked at because of their title, or of their summary, for each one asked for, of
-# which there are at least so many; messages of those.
+# Title hits, and summary hits, per requested result, of which at least MIN_RESULTS are assumed;
+# and how many messages of those conversations are searched.
 FIELD_HITS_PER_RESULT = 6
 MIN_RESULTS = 5
 MESSAGES_OF_FIELD_HITS = 64
-# Candidates beyond those asked for, since some may be gone when they are looked at.
+# Spare candidates, because some may be gone when they are loaded.
 SPARE_CANDIDATES = 2
-# Of those that are as good as each other, so many are put in order.
+# Of conversations with equal scores, this many are sorted.
 MAX_TIED_CANDIDATES = 64
-# The part by which two scores of the same words differ, since shelves count in single precision.
+# The relative difference between two equal scores: tantivy computes in single precision.
 SCORE_NOISE = 1e-5
 
-# What a conversation goes by here: its number, or who speaks in it while it has none.
+# Identifies a conversation here: by its number, or by its pair if it has none yet.
 ConversationKey = int | Pair
 
 
 class HitCandidate(msgspec.Struct, frozen=True):
-    """A conversation that matches, and the message it is shown by."""
+    """A matching conversation and the message that represents it."""
 
     handle: str
     meta: ConversationMeta
     score: float
     message_id: int
     position: int
-    is_message_match: bool  # rather than by its title or summary alone
+    is_message_match: bool  # not by its title or summary alone
 
 
 class ConversationScore(msgspec.Struct):
-    """What speaks for one conversation."""
+    """The scores of one conversation."""
 
     message: float = 0.0
     title: float = 0.0
     summary: float = 0.0
-    message_id: int = 0  # of the message
-    summary_message_id: int = 0  # of the last one that the summary stands for
-    hit: IndexHit | None = None  # the message, if it is in the shelves
+    message_id: int = 0  # of the best message
+    summary_message_id: int = 0  # of the last message that the summary covers
+    hit: IndexHit | None = None  # the best message, if it is in the index
 
     @property
     def score(self) -> float:
@@ -72,24 +72,24 @@ ScoredConversation = tuple[float, ConversationKey, ConversationScore]
 
 
 class FieldMatches(msgspec.Struct):
-    """Titles, or summaries: in a shelf, and later ones in the tail."""
+    """The titles, or the summaries: those in the index and later ones among the recent messages."""
 
     field: str
     searcher: TantivySearcher
     length: int
     weight: float
     recent: dict[Pair, RecentDocument]
-    overridden: set[ConversationKey] = msgspec.field(
-        default_factory=set
-    )  # of whom the tail has one
+    # Conversations with a recent one.
+    overridden: set[ConversationKey] = msgspec.field(default_factory=set)
+    # Hits outside the time range.
     out_of_range: dict[ConversationKey, tuple[float, int]] = msgspec.field(default_factory=dict)
-    # When the shelf has more than was looked at: how to ask for it, and what it counts at most.
+    # When the index has more hits than were requested: the query, and their maximal score.
     query: CompiledQuery | None = None
     max_unseen_score: float = 0.0
 
 
 class ConversationRanking:
-    """For one query."""
+    """Ranks for one query."""
 
     def __init__(
         self,
@@ -98,49 +98,58 @@ class ConversationRanking:
         times: tuple[int | None, int | None],
         view: IndexView,
         manifest: IndexManifest,
-        tail: dict[Pair, RecentConversation],
-        gone: frozenset[Pair],
+        recent: dict[Pair, RecentConversation],
+        deleted: frozenset[Pair],
     ) -> None:
         self._query = query
         self._scope = scope
         self._times = times
         self._view = view
         self._manifest = manifest
-        self._recent = {pair: each for pair, each in tail.items() if self._is_in_scope(pair)}
-        self._entries = [entry for unkept in tail.values() for entry in unkept.entries]
-        self._deleted = gone  # what the shelves have of these is of conversations deleted since
+        self._recent = {
+            pair: conversation for pair, conversation in recent.items() if self._is_in_scope(pair)
+        }
+        self._entries = [
+            entry for conversation in recent.values() for entry in conversation.entries
+        ]
+        self._deleted = deleted  # the indexes may still have these
         self._scores: dict[ConversationKey, ConversationScore] = {}
-        deleted = [number for pair in gone if (number := manifest.find_number(pair)) is not None]
+        deleted_numbers = [
+            number for pair in deleted if (number := manifest.find_number(pair)) is not None
+        ]
         self._filters = QueryFilters(
             hash_name(scope.agent) if scope.agent is not None else None,
             hash_name(scope.sender) if scope.sender is not None else None,
             *times,
-            without=deleted,
+            without=deleted_numbers,
         )
 
     def find_candidates(self, limit: int) -> list[HitCandidate]:
-        """The best first, and a few more than asked for."""
+        """The best candidates first, and a few more than requested."""
         totals = self._view.totals
-        titles = {pair: each.title for pair, each in self._recent.items() if each.title}
-        summaries = {pair: each.summary for pair, each in self._recent.items() if each.summary}
-        kinds = [
+        recent = self._recent.items()
+        titles = {pair: conversation.title for pair, conversation in recent if conversation.title}
+        summaries = {
+            pair: conversation.summary for pair, conversation in recent if conversation.summary
+        }
+        fields = [
             FieldMatches("title", self._view.titles, totals.title_length, TITLE_WEIGHT, titles),
             FieldMatches(
                 "summary", self._view.summaries, totals.summary_length, SUMMARY_WEIGHT, summaries
             ),
         ]
-        for names in kinds:
-            self._score_field(names, FIELD_HITS_PER_RESULT * max(limit, MIN_RESULTS))
+        for matches in fields:
+            self._score_field(matches, FIELD_HITS_PER_RESULT * max(limit, MIN_RESULTS))
         self._score_messages(limit)
-        for names in kinds:
-            self._complete_field(names, limit)
+        for matches in fields:
+            self._complete_field(matches, limit)
         return self._pick_best(limit + SPARE_CANDIDATES)
 
     def _pick_best(self, count: int) -> list[HitCandidate]:
         best: list[HitCandidate] = []
-        scores = level_scores([(each.score, key, each) for key, each in self._scores.items()])
+        scores = level_scores([(score.score, key, score) for key, score in self._scores.items()])
         for start in range(0, len(scores), count):
-            # Those as good as the last one are looked at, too: they are yet to be put in order.
+            # Those with the same score as the last one are included: they are still to be sorted.
             is_enough = len(best) >= count and scores[start][0] < best[count - 1].score
             if is_enough or len(best) >= count + MAX_TIED_CANDIDATES:
                 break
@@ -149,133 +158,135 @@ class ConversationRanking:
 
     # ── Titles and summaries ────────────────────────────────────────────────────────────────
 
-    def _score_field(self, names: FieldMatches, size: int) -> None:
-        """So many that match best. What the tail has of a conversation is the later word."""
-        if not (names.searcher.documents or names.recent):
+    def _score_field(self, matches: FieldMatches, size: int) -> None:
+        """Score the best hits of a field. A recent value replaces the indexed one."""
+        if not (matches.searcher.documents or matches.recent):
             return
-        scoring = BM25Scorer(self._query, names.searcher, names.length, list(names.recent.values()))
-        for pair, entry in names.recent.items():
-            key, score = self._key_of_pair(pair), scoring.score(entry) * names.weight
-            names.overridden.add(key)
+        scoring = BM25Scorer(
+            self._query, matches.searcher, matches.length, list(matches.recent.values())
+        )
+        for pair, entry in matches.recent.items():
+            key, score = self._key_of_pair(pair), scoring.score(entry) * matches.weight
+            matches.overridden.add(key)
             if score > 0 and self._is_entry_in_range(entry):
-                self._add_field_score(names.field, key, score, entry.id)
+                self._add_field_score(matches.field, key, score, entry.id)
             elif score > 0:
-                names.out_of_range[key] = score, entry.id
-        names.query = names.searcher.compile_query(self._query, scoring.factors)
-        whenever = self._filters._replace(since=None, until=None)
-        hits = names.searcher.search(names.query, whenever, size)
-        names.max_unseen_score = hits[-1].score if len(hits) == size else 0.0
-        if self._filters != whenever:
-            hits = self._filter_field_by_time(names, hits, size)
-        self._add_field_hits(names, hits)
+                matches.out_of_range[key] = score, entry.id
+        matches.query = matches.searcher.compile_query(self._query, scoring.factors)
+        any_time = self._filters._replace(since=None, until=None)
+        hits = matches.searcher.search(matches.query, any_time, size)
+        matches.max_unseen_score = hits[-1].score if len(hits) == size else 0.0
+        if self._filters != any_time:
+            hits = self._filter_field_by_time(matches, hits, size)
+        self._add_field_hits(matches, hits)
 
     def _filter_field_by_time(
-        self, names: FieldMatches, hits: list[IndexHit], size: int
+        self, matches: FieldMatches, hits: list[IndexHit], size: int
     ) -> list[IndexHit]:
-        """Those of the time asked about, and as many of them; the others are noted."""
+        """Keep hits inside the time range, and search for more; note the others."""
         timely: list[IndexHit] = []
-        for each, at in zip(hits, names.searcher.load_times(hits), strict=True):
+        for hit, at in zip(hits, matches.searcher.load_times(hits), strict=True):
             if self._is_time_in_range(at):
-                timely.append(each)
-            elif each.conversation not in names.overridden:
-                names.out_of_range[each.conversation] = each.score, each.id
-        if not names.max_unseen_score or names.query is None:
+                timely.append(hit)
+            elif hit.conversation not in matches.overridden:
+                matches.out_of_range[hit.conversation] = hit.score, hit.id
+        if not matches.max_unseen_score or matches.query is None:
             return timely
-        return names.searcher.search(names.query, self._filters, size)
+        return matches.searcher.search(matches.query, self._filters, size)
 
-    def _complete_field(self, names: FieldMatches, limit: int) -> None:
-        """Of those found by a message: their names count, whenever they were given."""
-        for key in self._scores.keys() & names.out_of_range.keys():
-            self._add_field_score(names.field, key, *names.out_of_range[key])
-        unnamed = [
+    def _complete_field(self, matches: FieldMatches, limit: int) -> None:
+        """Add the field's score to conversations found by a message, whatever the field's time."""
+        for key in self._scores.keys() & matches.out_of_range.keys():
+            self._add_field_score(matches.field, key, *matches.out_of_range[key])
+        unscored = [
             key
-            for key, standing in self._scores.items()
-            if isinstance(key, int) and not getattr(standing, names.field)
+            for key, score in self._scores.items()
+            if isinstance(key, int) and not getattr(score, matches.field)
         ]
-        among = self._find_promising(unnamed, names.max_unseen_score, limit)
-        if among and names.query is not None:
-            hits = names.searcher.search(names.query, QueryFilters(among=among), len(among))
-            self._add_field_hits(names, hits)
+        among = self._find_promising(unscored, matches.max_unseen_score, limit)
+        if among and matches.query is not None:
+            hits = matches.searcher.search(matches.query, QueryFilters(among=among), len(among))
+            self._add_field_hits(matches, hits)
 
-    def _add_field_hits(self, names: FieldMatches, hits: Iterable[IndexHit]) -> None:
-        for each in hits:
-            if each.conversation not in names.overridden:
-                self._add_field_score(names.field, each.conversation, each.score, each.id)
+    def _add_field_hits(self, matches: FieldMatches, hits: Iterable[IndexHit]) -> None:
+        for hit in hits:
+            if hit.conversation not in matches.overridden:
+                self._add_field_score(matches.field, hit.conversation, hit.score, hit.id)
 
-    def _add_field_score(self, what: str, key: ConversationKey, score: float, number: int) -> None:
-        standing = self._scores.setdefault(key, ConversationScore())
-        if what == "title":
-            standing.title = score
+    def _add_field_score(
+        self, field: str, key: ConversationKey, score: float, message_id: int
+    ) -> None:
+        conversation = self._scores.setdefault(key, ConversationScore())
+        if field == "title":
+            conversation.title = score
         else:
-            standing.summary, standing.summary_message_id = score, number
+            conversation.summary, conversation.summary_message_id = score, message_id
 
     # ── Messages ────────────────────────────────────────────────────────────────────────────
 
     def _score_messages(self, limit: int) -> None:
-        shelf, length = self._view.messages, self._view.totals.length
-        scoring = BM25Scorer(self._query, shelf, length, self._entries)
-        question = shelf.compile_query(self._query, scoring.factors)
-        named = [key for key in self._scores if isinstance(key, int)]
-        for pair, unkept in self._recent.items():
-            best = find_best(filter(self._is_entry_in_range, unkept.entries), scoring)
+        searcher, length = self._view.messages, self._view.totals.length
+        scoring = BM25Scorer(self._query, searcher, length, self._entries)
+        query = searcher.compile_query(self._query, scoring.factors)
+        field_hits = [key for key in self._scores if isinstance(key, int)]
+        for pair, recent in self._recent.items():
+            best = find_best(filter(self._is_entry_in_range, recent.entries), scoring)
             if best is not None:
-                standing = self._scores.setdefault(self._key_of_pair(pair), ConversationScore())
-                standing.message, standing.message_id = best[0], best[1].id
-        most = self._add_best_messages(question, limit)
-        # With a title to help, a message further down may be enough.
+                score = self._scores.setdefault(self._key_of_pair(pair), ConversationScore())
+                score.message, score.message_id = best[0], best[1].id
+        max_unseen_score = self._add_best_messages(query, limit)
+        # With the score of a title or summary, a lower-ranked message may be enough.
         for size in (MESSAGES_OF_FIELD_HITS, MAX_LIMIT):
-            unfound = [number for number in named if self._scores[number].hit is None]
-            among = self._find_promising(unfound, most, limit)
+            unfound = [number for number in field_hits if self._scores[number].hit is None]
+            among = self._find_promising(unfound, max_unseen_score, limit)
             if not among:
                 return
             filters = self._filters._replace(among=among)
-            hits = shelf.search(question, filters, size)
+            hits = searcher.search(query, filters, size)
             self._add_message_hits(pick_best_per_conversation(hits))
-            most = hits[-1].score if len(hits) == size else 0.0
+            max_unseen_score = hits[-1].score if len(hits) == size else 0.0
 
-    def _find_promising(self, numbers: list[int], most: float, limit: int) -> list[int]:
-        """Those that would be among the best if they had something more that counts `most`."""
-        if not most:
+    def _find_promising(self, numbers: list[int], bonus: float, limit: int) -> list[int]:
+        """The conversations that would be among the best with `bonus` added to their score."""
+        if not bonus:
             return []
-        scores = {
-            key: each.message + each.title + each.summary for key, each in self._scores.items()
-        }
-        least = nlargest(limit, scores.values())[-1] - most if len(scores) >= limit else 0.0
+        scores = {key: score.score for key, score in self._scores.items()}
+        least = nlargest(limit, scores.values())[-1] - bonus if len(scores) >= limit else 0.0
         return [number for number in numbers if scores[number] >= least]
 
-    def _add_best_messages(self, question: CompiledQuery, wanted: int) -> float:
-        """The best messages of so many conversations, however many messages each has.
+    def _add_best_messages(self, query: CompiledQuery, wanted: int) -> float:
+        """Add the best messages of `wanted` conversations, however many messages each has.
 
-        Returns what one that was not taken can count at most.
+        Returns the maximal score of the messages not seen.
         """
         scores: list[float] = []
         seen = list(self._filters.without)
         size = INITIAL_LIMIT
         while True:
             filters = self._filters._replace(without=seen)
-            hits = self._view.messages.search(question, filters, size)
+            hits = self._view.messages.search(query, filters, size)
             best = pick_best_per_conversation(hits)
             self._add_message_hits(best)
-            scores += (each.score for each in best)
+            scores += (hit.score for hit in best)
             if len(hits) < size:
                 return 0.0
-            # Where those that follow are as good as the last one wanted, the order among them
-            # is not the shelf's to decide.
+            # While the next hits score the same as the last one wanted, search on: tantivy's order
+            # among equals does not count.
             is_enough = len(scores) >= wanted and hits[-1].score < sorted(scores)[-wanted]
             if is_enough or size >= MAX_LIMIT:
                 return hits[-1].score
-            seen += (each.conversation for each in best)
+            seen += (hit.conversation for hit in best)
             size *= 4
 
-    def _add_message_hits(self, found: Iterable[IndexHit]) -> None:
-        for each in found:
-            standing = self._scores.get(each.conversation)
-            if standing is None:
-                standing = self._scores[each.conversation] = ConversationScore()
-            if each.score > standing.message * (1 + SCORE_NOISE):  # what the tail has is later
-                standing.message, standing.message_id, standing.hit = each.score, each.id, each
+    def _add_message_hits(self, hits: Iterable[IndexHit]) -> None:
+        for hit in hits:
+            score = self._scores.get(hit.conversation)
+            if score is None:
+                score = self._scores[hit.conversation] = ConversationScore()
+            if hit.score > score.message * (1 + SCORE_NOISE):  # recent messages win: they are later
+                score.message, score.message_id, score.hit = hit.score, hit.id, hit
 
-    # ── What may be found ───────────────────────────────────────────────────────────────────
+    # ── Scope and results ───────────────────────────────────────────────────────────────────
 
     def _key_of_pair(self, pair: Pair) -> ConversationKey:
         number = self._manifest.find_number(pair) if pair not in self._deleted else None
@@ -293,13 +304,13 @@ class ConversationRanking:
         return (since is None or at >= since) and (until is None or at <= until)
 
     def _build_candidates(self, scores: list[ScoredConversation]) -> list[HitCandidate]:
-        """Without those that are gone, or none of what may be found after all."""
+        """Build candidates, without deleted conversations and those out of scope."""
         metas = self._manifest.load_metas([key for _, key, _ in scores if isinstance(key, int)])
-        shelved = {key: each.hit for _, key, each in scores if each.hit is not None}
-        positions = self._view.messages.load_positions(list(shelved.values()))
-        places = dict(zip(shelved, positions, strict=True))
+        hits = {key: score.hit for _, key, score in scores if score.hit is not None}
+        positions_in_order = self._view.messages.load_positions(list(hits.values()))
+        positions = dict(zip(hits, positions_in_order, strict=True))
         best: list[HitCandidate] = []
-        for score, key, standing in scores:
+        for total, key, score in scores:
             if not isinstance(key, int):
                 handle, meta = make_log_name(key), ConversationMeta(*key)
             elif key in metas:
@@ -308,36 +319,36 @@ class ConversationRanking:
                     continue
             else:
                 continue
-            if (unkept := self._recent.get(meta.pair)) is not None:
-                meta = unkept.update_meta(meta)
-            number = standing.message_id if standing.message else standing.summary_message_id
-            position, is_message = places.get(key, 0), bool(standing.message)
-            best.append(HitCandidate(handle, meta, score, number, position, is_message))
+            if (recent := self._recent.get(meta.pair)) is not None:
+                meta = recent.update_meta(meta)
+            number = score.message_id if score.message else score.summary_message_id
+            position, is_message = positions.get(key, 0), bool(score.message)
+            best.append(HitCandidate(handle, meta, total, number, position, is_message))
         return best
 
 
 def level_scores(scores: list[ScoredConversation]) -> list[ScoredConversation]:
-    """The best first, and those that differ by noise alone as good as the best of them."""
+    """Sort by score, and give scores that differ by noise alone the best of their values."""
     scores.sort(key=itemgetter(0), reverse=True)
-    found: list[ScoredConversation] = []
+    leveled: list[ScoredConversation] = []
     level = inf
-    for score, key, standing in scores:
-        if score < level * (1 - SCORE_NOISE):
-            level = score
-        found.append((level, key, standing))
-    return found
+    for total, key, score in scores:
+        if total < level * (1 - SCORE_NOISE):
+            level = total
+        leveled.append((level, key, score))
+    return leveled
 
 
 def pick_best_per_conversation(hits: Iterable[IndexHit]) -> list[IndexHit]:
-    """The best of each conversation; of equals, the latest."""
+    """The best hit of each conversation; of equal ones the latest."""
     best: dict[int, IndexHit] = {}
-    for each in hits:
-        known = best.setdefault(each.conversation, each)
-        if each.score == known.score and each.id > known.id:
-            best[each.conversation] = each
+    for hit in hits:
+        known = best.setdefault(hit.conversation, hit)
+        if hit.score == known.score and hit.id > known.id:
+            best[hit.conversation] = hit
     return list(best.values())
 
 
 def candidate_sort_key(candidate: HitCandidate) -> tuple[float, int, str]:
-    """Best first; of equals the one that was spoken in last."""
+    """Best score first; of equal ones the conversation updated last."""
     return -candidate.score, -parse_milliseconds(candidate.meta.updated_at), candidate.handle

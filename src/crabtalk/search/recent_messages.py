@@ -1,7 +1,7 @@
-"""Tail: what was appended and is not in the shelves yet, kept in memory so that it can be found.
+"""RecentMessages: appended messages that are not in the index yet, kept in memory for searches.
 
-Taking note of a message costs nothing to speak of; its terms are made when somebody first
-searches. It is bounded: past that it knows only that there is more, and whoever searches waits.
+Adding a message costs almost nothing; its terms are computed at the first search. Memory is
+bounded: past the limit it only records which conversations have more, and searches wait.
 """
 
 from collections import Counter
@@ -20,12 +20,12 @@ from .terms import TextTerms, extract_terms
 MAX_MESSAGES = 20_000
 MAX_BYTES = 32 * 1024 * 1024
 T = TypeVar("T")
-# What an entry takes beside its text, roughly.
+# Memory that a document takes besides its text, roughly.
 DOCUMENT_OVERHEAD = 512
 
 
 class RecentDocument:
-    """Something that can be found; what it is made of is looked at once, by who first needs it."""
+    """A searchable text. Its terms are computed when they are first needed."""
 
     __slots__ = ("_counts", "_message", "_terms", "at", "id", "size", "tool_results", "weight")
 
@@ -33,7 +33,7 @@ class RecentDocument:
         self.id = number
         self.at = at
         self.tool_results = tool_results
-        # Not the images: they may be large, and nobody finds a word in them.
+        # Without images: they may be large, and contain no words.
         self._message = Message(
             message.role, message.text, tool_calls=message.tool_calls, name=message.name
         )
@@ -52,7 +52,7 @@ class RecentDocument:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often it has each term."""
+        """How often each term occurs."""
         if self._counts is None:
             self._counts = Counter(self.terms.words)
             self._counts.update(self.terms.bigrams)
@@ -60,20 +60,20 @@ class RecentDocument:
 
 
 class RecentConversation(msgspec.Struct):
-    """What the shelves do not have of one conversation."""
+    """The part of a conversation that is not in the index."""
 
     entries: list[RecentDocument] = msgspec.field(default_factory=list)
-    title: RecentDocument | None = None  # as it is now, if it was set
+    title: RecentDocument | None = None  # the current title, if it was set
     summary: RecentDocument | None = None
     marker: MarkerRecord | None = None
     new_title: str | None = None
     created_at: str | None = None
     updated_at: str | None = None
     message_count: int | None = None
-    is_being_committed: bool = False  # nothing came since the logs were last read
+    is_being_committed: bool = False  # nothing was added since the last commit began
 
     def apply_record(self, record: Record) -> None:
-        """What it says of the conversation as a whole."""
+        """Apply a record's changes to the conversation's data; messages are added separately."""
         self.is_being_committed = False
         match record:
             case MessageRecord(id=number, at=at):
@@ -90,7 +90,7 @@ class RecentConversation(msgspec.Struct):
                 self.summary = make_text_document(max(0, end - 1), at, record.summary)
 
     def update_meta(self, known: ConversationMeta) -> ConversationMeta:
-        """What is known of the conversation, brought up to date."""
+        """Return the indexed data of the conversation, brought up to date."""
         return ConversationMeta(
             known.agent,
             known.created_by,
@@ -106,33 +106,37 @@ class RecentMessages:
         self._conversations: dict[Pair, RecentConversation] = {}
         self.messages = 0
         self.bytes = 0
-        self.overflowed: set[Pair] = set()  # these have more than is here
-        # Deleted, while the shelves may still have them: which deletion it was, for each.
+        self.overflowed: set[Pair] = set()  # conversations with more messages than are here
+        # Deleted conversations that the index may still have, with the number of their deletion.
         self._deleted: dict[Pair, int] = {}
         self._deletions = 0
 
     def __bool__(self) -> bool:
-        """Whether there is anything the shelves do not know."""
+        """Whether there is anything that the index does not know."""
         return bool(self._conversations or self._deleted)
 
     def snapshot(self) -> tuple[dict[Pair, RecentConversation], frozenset[Pair]]:
-        """What there is and what is gone, for another thread: nothing goes from it any more."""
+        """Copy the conversations and deleted pairs for another thread."""
         return dict(self._conversations), frozenset(self._deleted)
 
     def pairs(self) -> list[Pair]:
         return list(self._conversations)
 
     def add(self, pair: Pair, records: Sequence[Record], *, tool_results: bool) -> None:
-        unkept = self._conversations.get(pair)
-        if unkept is None:
-            unkept = self._conversations[pair] = RecentConversation()
+        conversation = self._conversations.get(pair)
+        if conversation is None:
+            conversation = self._conversations[pair] = RecentConversation()
         for record in records:
-            unkept.apply_record(record)
+            conversation.apply_record(record)
             if isinstance(record, MessageRecord):
-                self._add(pair, unkept, record, tool_results)
+                self._add(pair, conversation, record, tool_results)
 
     def _add(
-        self, pair: Pair, unkept: RecentConversation, record: MessageRecord, tool_results: bool
+        self,
+        pair: Pair,
+        conversation: RecentConversation,
+        record: MessageRecord,
+        tool_results: bool,
     ) -> None:
         message = record.message
         if message.role == "system" or (message.role == "tool" and not tool_results):
@@ -141,33 +145,33 @@ class RecentMessages:
         if self.messages >= MAX_MESSAGES or self.bytes + entry.size > MAX_BYTES:
             self.overflowed.add(pair)
             return
-        unkept.entries.append(entry)
+        conversation.entries.append(entry)
         self.messages += 1
         self.bytes += entry.size
 
     def delete(self, pair: Pair) -> None:
-        """The conversation is gone; what is added from now on is of another."""
+        """The conversation was deleted; what is added from now on belongs to a new one."""
         self.discard(pair)
         self._deletions += 1
         self._deleted[pair] = self._deletions
 
     def discard(self, pair: Pair) -> None:
-        unkept = self._conversations.pop(pair, None)
+        conversation = self._conversations.pop(pair, None)
         self.overflowed.discard(pair)
-        if unkept is not None:
-            self._subtract_sizes(unkept.entries)
+        if conversation is not None:
+            self._subtract_sizes(conversation.entries)
 
-    # ── What becomes of it ──────────────────────────────────────────────────────────────────
+    # ── Committing ──────────────────────────────────────────────────────────────────────────
 
     def begin_commit(self) -> tuple[dict[Pair, int], list[Pair]]:
-        """What was deleted and who has something here, now that the logs are to be read."""
-        for unkept in self._conversations.values():
-            unkept.is_being_committed = True
+        """Return the deletions and the conversations here, before their logs are read."""
+        for conversation in self._conversations.values():
+            conversation.is_being_committed = True
         return dict(self._deleted), list(self._conversations)
 
-    def finish_commit(self, gone: dict[Pair, int], rows: Iterable[IndexedConversation]) -> None:
-        """The shelves know of these deletions, and have the logs as far as the rows say."""
-        for pair, number in gone.items():
+    def finish_commit(self, deleted: dict[Pair, int], rows: Iterable[IndexedConversation]) -> None:
+        """The index has applied these deletions, and has the logs as far as the rows say."""
+        for pair, number in deleted.items():
             if self._deleted.get(pair) == number:
                 del self._deleted[pair]
         for row in rows:
@@ -175,26 +179,28 @@ class RecentMessages:
                 self._discard_committed(row)
 
     def find_uncovered(self, pairs: Iterable[Pair]) -> list[Pair]:
-        """Those that still have something here, and nothing new."""
+        """The pairs that still have something here, and nothing added since the commit began."""
         table = self._conversations
         return [pair for pair in pairs if pair in table and table[pair].is_being_committed]
 
     def _discard_committed(self, row: IndexedConversation) -> None:
-        unkept = self._conversations.get(row.pair)
-        if unkept is None:
+        conversation = self._conversations.get(row.pair)
+        if conversation is None:
             return
-        rest = [entry for entry in unkept.entries if entry.id >= row.next_id]
-        self._subtract_sizes(entry for entry in unkept.entries if entry.id < row.next_id)
-        # In its place, since searches under way still look at the other.
-        unkept = self._conversations[row.pair] = msgspec.structs.replace(unkept, entries=rest)
-        marker = unkept.marker
+        remaining = [entry for entry in conversation.entries if entry.id >= row.next_id]
+        self._subtract_sizes(entry for entry in conversation.entries if entry.id < row.next_id)
+        # Replaced, not changed, because running searches use the old one.
+        conversation = self._conversations[row.pair] = msgspec.structs.replace(
+            conversation, entries=remaining
+        )
+        marker = conversation.marker
         folded = row.folded, row.archived_at
         if marker is not None and (marker.end_id, marker.archived_at) == folded:
-            unkept.marker = unkept.summary = None
-        if unkept.new_title == row.title:
-            unkept.title = None
-        is_behind = (unkept.message_count or 0) > row.message_count
-        if not (rest or is_behind or unkept.title or unkept.marker):
+            conversation.marker = conversation.summary = None
+        if conversation.new_title == row.title:
+            conversation.title = None
+        is_behind = (conversation.message_count or 0) > row.message_count
+        if not (remaining or is_behind or conversation.title or conversation.marker):
             del self._conversations[row.pair]
         if not is_behind:
             self.overflowed.discard(row.pair)

@@ -1,35 +1,35 @@
-"""What a search is limited to, and what it returns."""
+"""The scope of a search, and its results."""
 
 import msgspec
 
 from crabtalk.model.messages import Role
 
-# RFC 0185, hard limits.
+# RFC 0185: hard limits.
 MAX_HITS = 20
 MAX_WINDOW_ITEMS = 16
 MAX_SNIPPET_BYTES = 1024
 
 
 class SearchScope(msgspec.Struct, frozen=True):
-    """Whose conversations may be found: None leaves it open. To decide it is the caller's part."""
+    """Whose conversations may be found: None means any. The caller decides it."""
 
     agent: str | None = None
     sender: str | None = None
 
 
 class WindowItem(msgspec.Struct, frozen=True):
-    """A message near the one that matched, or that one: a bounded part of it."""
+    """The matching message or one near it, cut to a bounded size."""
 
     id: int
     role: Role
     snippet: str
     truncated: bool
-    tool_name: str = ""  # the tool that answered, or the first one called
-    agent: str = ""  # the guest that spoke
+    tool_name: str = ""  # the tool that answered, or the first tool called
+    agent: str = ""  # the guest that wrote it
 
 
 class SessionHit(msgspec.Struct, frozen=True):
-    """A conversation that was found, and where in it."""
+    """A conversation that matched, and where."""
 
     handle: str
     agent: str
@@ -44,7 +44,7 @@ class SessionHit(msgspec.Struct, frozen=True):
 
 
 def clamp_window(before: int, after: int) -> tuple[int, int]:
-    """As many around a message as may be shown, taken from both sides alike."""
+    """Limit the messages around a match to the maximum, reducing both sides alike."""
     room = MAX_WINDOW_ITEMS - 1
     before, after = min(max(before, 0), room), min(max(after, 0), room)
     over = max(0, before + after - room)

@@ -1,4 +1,4 @@
-"""Document: what of a message, a title or a summary can be found, and how much it counts."""
+"""The searchable text of a message, and the weights of messages, titles and summaries."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,16 +13,16 @@ from crabtalk.model.messages import Message
 USER_WEIGHT = 1.5
 ASSISTANT_WEIGHT = 1.0
 TOOL_USE_WEIGHT = 1.3
-# Those that a message may have.
+# The weights that a message may have.
 MESSAGE_WEIGHTS = (USER_WEIGHT, TOOL_USE_WEIGHT, ASSISTANT_WEIGHT)
 TITLE_WEIGHT = 2.0
 SUMMARY_WEIGHT = 3.0
 
 
 def extract_text(message: Message, *, tool_results: bool) -> tuple[str, float]:
-    """Its text and its weight; no text when it is not to be found.
+    """Return the text and the weight; the text is empty if it is not searchable.
 
-    What tools answer may hold secrets nobody chose to say, so it counts only where it is allowed.
+    Tool results may hold secrets that no person chose to share, so they need to be allowed.
     """
     match message.role:
         case "user":
@@ -40,7 +40,7 @@ def extract_text(message: Message, *, tool_results: bool) -> tuple[str, float]:
 
 
 def flatten_arguments(arguments: str) -> str:
-    """The words in a call's arguments: escapes in JSON would run into them."""
+    """Join the strings in a call's arguments: JSON escapes would run into the words."""
     try:
         return " ".join(iterate_strings(msgspec.json.decode(arguments)))
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
@@ -63,7 +63,7 @@ def iterate_strings(value: Any) -> Iterator[str]:
 
 
 def parse_milliseconds(at: str) -> int:
-    """Since 1970; 0 for what is no time."""
+    """Milliseconds since 1970; 0 if `at` is not a time."""
     try:
         return max(0, int(to_utc(datetime.fromisoformat(at)).timestamp() * 1000))
     except (ValueError, OverflowError):
@@ -75,6 +75,6 @@ def to_utc(at: datetime) -> datetime:
 
 
 def hash_name(name: str) -> int:
-    """A name as the number it is filtered by. Whoever filters by it compares the names too."""
+    """Hash a name to a number for filters. Names may collide, so callers compare them too."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -1,7 +1,7 @@
-"""SessionIndex: every message of every conversation, findable the moment it is appended.
+"""SessionIndex: search over every message of every conversation, as soon as it is appended.
 
-What was just said is in the tail, all else in the library, which follows the logs. What is found is
-shown as the logs have it: nothing comes out of here that is not in them.
+New messages are in RecentMessages, all others in the IndexStore, which is fed from the logs. Hits
+are shown as the logs have them: search returns nothing that is not in a log.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from .searchable_text import to_utc
 from .tantivy_index import DamagedIndexError
 from .terms import SearchQuery, parse_query
 
-# Text in which matches are found so quickly that no thread is needed for it, in characters.
+# Up to this many characters, building the hits is fast enough to need no thread.
 INLINE_MATCH_CHARACTERS = 128 * 1024
 
 
@@ -32,23 +32,23 @@ def exclude_tool_results(agent: str) -> bool:
 
 
 class SessionIndexStatistics(msgspec.Struct, frozen=True):
-    """What the index is about."""
+    """Counters and states of the index."""
 
-    messages: int  # that can be found, those in the tail included
+    messages: int  # searchable ones, uncommitted ones included
     uncommitted: int
-    logs_behind: int  # still to be read, as far as is known
+    logs_behind: int  # known logs still to be read
     commits: int
     rebuilds: int
     is_open: bool
-    is_current: bool  # all that was ever appended is committed
-    is_verified: bool  # all that is in its files was read once, and is as it was written
-    error: str  # why it does not get on; empty when it does
+    is_current: bool  # everything that was ever appended is committed
+    is_verified: bool  # all its files were read once and are intact
+    error: str  # why indexing does not progress; empty when it does
 
 
 class SessionIndex:
-    """Nothing happens before the first append or search. Without a directory it is in memory.
+    """Does nothing before the first append or search. Without a directory it is in memory.
 
-    `index_tool_results` says of an agent whether what its tools answer may be found and shown.
+    `index_tool_results` says of an agent whether its tool results may be found and shown.
     """
 
     def __init__(
@@ -63,43 +63,43 @@ class SessionIndex:
         self._recent = RecentMessages()
         self._indexer = LogIndexer(storage, directory, self._recent, index_tool_results)
 
-    # ── What the runtime tells ──────────────────────────────────────────────────────────────
+    # ── Called by the runtime ───────────────────────────────────────────────────────────────
 
     def add_records(self, pair: Pair, records: Sequence[Record]) -> None:
-        """These are kept: they can be found from now on."""
+        """These records were stored: they are searchable from now on."""
         self._recent.add(pair, records, tool_results=self._index_tool_results(pair.agent))
         self._indexer.wake()
 
     def remove_conversation(self, pair: Pair) -> None:
-        """It is gone: nothing of it can be found from now on."""
+        """The conversation was deleted: nothing of it is found from now on."""
         self._recent.delete(pair)
         self._indexer.wake()
 
     def rescan(self) -> None:
-        """Looks through the logs again: agents may have changed what is to be found."""
+        """Look through the logs again: agents may have changed what is searchable."""
         self._indexer.rescan()
 
     def start(self) -> None:
-        """Opens in the background what is there, and catches up with the logs. Once."""
+        """Open the index and catch up with the logs, in the background. Later calls do nothing."""
         self._indexer.start()
 
     def statistics(self) -> SessionIndexStatistics:
-        follower, tail = self._indexer, self._recent
-        shelved = follower.view.totals.documents if follower.view is not None else 0
+        indexer, recent = self._indexer, self._recent
+        indexed = indexer.view.totals.documents if indexer.view is not None else 0
         return SessionIndexStatistics(
-            messages=shelved + tail.messages,
-            uncommitted=tail.messages,
-            logs_behind=follower.logs_behind,
-            commits=follower.commits,
-            rebuilds=follower.rebuilds,
-            is_open=follower.store is not None,
-            is_current=follower.is_current,
-            is_verified=follower.is_verified,
-            error=follower.error,
+            messages=indexed + recent.messages,
+            uncommitted=recent.messages,
+            logs_behind=indexer.logs_behind,
+            commits=indexer.commits,
+            rebuilds=indexer.rebuilds,
+            is_open=indexer.store is not None,
+            is_current=indexer.is_current,
+            is_verified=indexer.is_verified,
+            error=indexer.error,
         )
 
     async def close(self) -> None:
-        """Keeps what it can within a moment; the rest is in the logs, and read next time."""
+        """Commit what a moment allows; the rest is read from the logs next time."""
         await self._indexer.close()
 
     # ── Searching ───────────────────────────────────────────────────────────────────────────
@@ -115,24 +115,24 @@ class SessionIndex:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[SessionHit]:
-        """The conversations that match best, each with what was said around the match.
+        """Return the conversations that match best, each with the messages around its match.
 
-        Whatever was appended before is looked at, committed or not; while old logs are being read
-        for the first time, those not read yet are not. Cancelled, it leaves nothing behind.
+        Everything appended before the call is searched, committed or not; but while old logs are
+        read for the first time, those not read yet are not. Cancelled, it leaves nothing behind.
         """
-        asked = parse_query(query)
-        if not asked:
+        parsed = parse_query(query)
+        if not parsed:
             return []
         await self._indexer.wait_until_open()
         await self._indexer.wait_until_current()
         limit = min(max(limit, 1), MAX_HITS)
         candidates = await self._rank(
-            asked, scope, (to_milliseconds(since), to_milliseconds(until)), limit
+            parsed, scope, (to_milliseconds(since), to_milliseconds(until)), limit
         )
         hits: list[SessionHit] = []
         while candidates and len(hits) < limit:
-            some, candidates = candidates[: limit - len(hits)], candidates[limit - len(hits) :]
-            hits += await self._load_hits(some, asked, *clamp_window(before, after))
+            batch, candidates = candidates[: limit - len(hits)], candidates[limit - len(hits) :]
+            hits += await self._load_hits(batch, parsed, *clamp_window(before, after))
         return hits
 
     async def _rank(
@@ -142,49 +142,52 @@ class SessionIndex:
         times: tuple[int | None, int | None],
         limit: int,
     ) -> list[HitCandidate]:
-        library, view = self._indexer.store, self._indexer.view
-        tail, gone = self._recent.snapshot()
+        store, view = self._indexer.store, self._indexer.view
+        recent, deleted = self._recent.snapshot()
 
-        def rank(library: IndexStore, view: IndexView) -> list[HitCandidate]:
-            ranking = ConversationRanking(query, scope, times, view, library.manifest, tail, gone)
+        def rank(store: IndexStore, view: IndexView) -> list[HitCandidate]:
+            ranking = ConversationRanking(
+                query, scope, times, view, store.manifest, recent, deleted
+            )
             return ranking.find_candidates(limit)
 
-        if library is not None and view is not None:
+        if store is not None and view is not None:
             try:
-                return await asyncio.to_thread(rank, library, view)
+                return await asyncio.to_thread(rank, store, view)
             except DamagedIndexError as error:
-                self._indexer.report_failure(library, str(error))
-        # What was just said can be found in any case.
-        return await asyncio.to_thread(lambda: rank(nothing := IndexStore(None), nothing.view()))
+                self._indexer.report_failure(store, str(error))
+        # Recent messages are searched in any case.
+        return await asyncio.to_thread(lambda: rank(empty := IndexStore(None), empty.view()))
 
     async def _load_hits(
         self, candidates: list[HitCandidate], query: SearchQuery, before: int, after: int
     ) -> list[SessionHit]:
-        """As their logs have them. What is not there any more is none."""
+        """Load the hits from their logs. Leaves out those whose log has changed."""
         windows = await self._storage.read_windows(
             [WindowRequest(c.handle, c.message_id, c.position, before, after) for c in candidates]
         )
 
-        def show() -> list[SessionHit | None]:
+        def build_hits() -> list[SessionHit | None]:
             return [
                 build_hit(candidate, window, query, self._index_tool_results(candidate.meta.agent))
                 for candidate, window in zip(candidates, windows, strict=True)
             ]
 
-        size = sum(len(each.message.text) for window in windows for each in window)
-        found = show() if size < INLINE_MATCH_CHARACTERS else await asyncio.to_thread(show)
-        for candidate, hit in zip(candidates, found, strict=True):
+        size = sum(len(record.message.text) for window in windows for record in window)
+        is_small = size < INLINE_MATCH_CHARACTERS
+        built = build_hits() if is_small else await asyncio.to_thread(build_hits)
+        for candidate, hit in zip(candidates, built, strict=True):
             if hit is None:
                 self._indexer.mark_stale(candidate.handle)
-        return [hit for hit in found if hit is not None]
+        return [hit for hit in built if hit is not None]
 
 
 def build_hit(
     candidate: HitCandidate, window: Sequence[MessageRecord], query: SearchQuery, tool_results: bool
 ) -> SessionHit | None:
-    """None when the log does not have what was found in it."""
+    """Build a hit; None when the log no longer has the match."""
     number, meta = candidate.message_id, candidate.meta
-    matched = next((each.message for each in window if each.id == number), None)
+    matched = next((record.message for record in window if record.id == number), None)
     if matched is None:
         return None
     if candidate.is_message_match and not matches_query(matched, query, tool_results=tool_results):
@@ -204,5 +207,5 @@ def build_hit(
 
 
 def to_milliseconds(at: datetime | None) -> int | None:
-    """In milliseconds since 1970, as documents have it."""
+    """Milliseconds since 1970, as in the index."""
     return None if at is None else max(0, int(to_utc(at).timestamp() * 1000))

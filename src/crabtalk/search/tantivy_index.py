@@ -1,7 +1,7 @@
-"""Shelf: one tantivy index, of messages, of titles or of summaries.
+"""TantivyIndex: one tantivy index, of messages, of titles or of summaries.
 
-It knows documents, not conversations: what is in it, under which number, is the manifest's part.
-Whoever writes does so from one thread; a `Searcher` may be used by any, and stays as it was.
+It knows documents, not conversations; the manifest records what is in it. Only one thread may
+write; any thread may use a TantivySearcher, whose content never changes.
 """
 
 import json
@@ -18,18 +18,18 @@ import msgspec
 from .compiled_query import CompiledQuery, QueryFilters
 from .terms import Phrase, SearchQuery, TextTerms
 
-if TYPE_CHECKING:  # imported late: most of what a daemon does needs no index
+if TYPE_CHECKING:  # imported late: most of the daemon's work needs no index
     import tantivy
 
-# What documents wait in before they become a segment: enough for what a rebuild commits at once,
-# since each segment more makes every query slower.
+# Memory for documents before they become a segment: enough for one commit of a rebuild, because
+# each further segment makes every query slower.
 WRITER_HEAP_BYTES = 40_000_000
 MERGE_WAIT_SECONDS = 2.0
-# Documents handed over at once.
+# Documents passed to tantivy at once.
 DOCUMENTS_PER_BATCH = 256
 MAX_MESSAGE_ID = 0xFFFF_FFFF
-# Each file of a segment ends with a JSON object that has its checksum, that object's length, and
-# this number.
+# Each file of a segment ends with a JSON object that has its checksum, the length of that object,
+# and this number.
 FOOTER = struct.Struct("<II")
 FOOTER_MAGIC = 1337
 READ_BYTES = 1024 * 1024
@@ -44,7 +44,7 @@ class IndexHit(msgspec.Struct, frozen=True, gc=False):
 
 
 class DamagedIndexError(Exception):
-    """The index cannot be read; it has to be made anew."""
+    """The index cannot be read and must be rebuilt."""
 
 
 def make_uid(conversation: int, number: int) -> int:
@@ -52,7 +52,7 @@ def make_uid(conversation: int, number: int) -> int:
 
 
 class TantivyErrorConverter:
-    """What tantivy says of files it cannot make sense of, as a DamagedError."""
+    """Converts tantivy's errors about unreadable files to DamagedIndexError."""
 
     def __enter__(self) -> None:
         pass
@@ -60,7 +60,7 @@ class TantivyErrorConverter:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ValueError | OSError):
             raise DamagedIndexError(str(error)) from None
-        # How a panic arrives here; its class cannot be imported.
+        # A panic arrives as this class, which cannot be imported.
         if error is not None and type(error).__name__ == "PanicException":
             raise DamagedIndexError(f"tantivy panicked: {error}") from None
 
@@ -70,10 +70,10 @@ converting_tantivy_errors = TantivyErrorConverter()
 
 class TantivyIndex:
     def __init__(self, directory: Path | None, weights: Sequence[float]) -> None:
-        """Opens what is there, or begins. Raises DamagedError; without a directory, never.
+        """Open or create an index. Raises DamagedIndexError, but never without a directory.
 
-        Each document has one of the weights. All of its terms end in a mark that says which: so a
-        weight is that of a term, and what cannot be among the best is not looked at.
+        Each document has one of the weights, and all of its terms end in a mark for that weight. So
+        a weight belongs to a term, and tantivy can skip documents that cannot be among the best.
         """
         import tantivy
 
@@ -104,7 +104,7 @@ class TantivyIndex:
 
     @property
     def stamp(self) -> int:
-        """Of the last commit; it grows with each."""
+        """The number of the last commit; it grows with each."""
         if self._directory is None:
             return 0
         return int(json.loads((self._directory / "meta.json").read_bytes())["opstamp"])
@@ -115,7 +115,7 @@ class TantivyIndex:
     def writer(self) -> "tantivy.IndexWriter":
         if self._writer is None:
             self._writer = self._index.writer(WRITER_HEAP_BYTES, 1)
-            # What a crash left behind half made.
+            # Remove what a crash left unfinished.
             self._writer.garbage_collect_files()
         return self._writer
 
@@ -129,7 +129,7 @@ class TantivyIndex:
         agent: int,
         sender: int,
     ) -> None:
-        # As JSON, which is taken over in one step; in letters and digits nothing is to be escaped.
+        # JSON is passed in one step; letters and digits need no escaping.
         self._pending_documents.append(
             f'{{"body":"{terms.body(self._weight_marks[weight])}","every":0,"uid":{uid},'
             f'"conversation":{uid >> 32},"agent":{agent},"sender":{sender},"at":{at},'
@@ -139,7 +139,7 @@ class TantivyIndex:
             self._flush_documents()
 
     def _flush_documents(self) -> None:
-        """To the engine's own thread, which is then woken once for many."""
+        """Pass the documents to tantivy's own thread, which then wakes once for many."""
         add = self.writer.add_json
         for document in self._pending_documents:
             add(document)
@@ -148,13 +148,13 @@ class TantivyIndex:
     def remove(self, conversation: int) -> None:
         import tantivy
 
-        self._flush_documents()  # what comes after a removal stays
-        # Not by term: a number is taken for a signed one there, which matches nothing.
+        self._flush_documents()  # documents added after a removal stay
+        # Not by term: there the number is taken for a signed one, which matches nothing.
         query = tantivy.Query.term_query(self._schema, "conversation", conversation)
         self.writer.delete_documents_by_query(query)
 
     def remove_range(self, uid: int, last: int) -> None:
-        """All from one to another."""
+        """Remove the documents from `uid` to `last`, both included."""
         import tantivy
 
         self._flush_documents()
@@ -163,31 +163,34 @@ class TantivyIndex:
         self.writer.delete_documents_by_query(query)
 
     def commit(self) -> "TantivySearcher":
-        """What was written so far is kept, and can be found with what is returned."""
+        """Commit what was written; the returned searcher can find it."""
         if self._pending_documents:
             self._flush_documents()
         if self._writer is not None:
             self._writer.commit()
             if self._directory is not None:
-                # In turns, so that the other one still has what it had: see let_go.
-                resting = self._idle_reader_index or self._open()
-                self._reader_index, self._idle_reader_index = resting, self._reader_index
+                # The two take turns, so that the previous one keeps its files: see
+                # `release_old_files`.
+                idle = self._idle_reader_index or self._open()
+                self._reader_index, self._idle_reader_index = idle, self._reader_index
             self._reader_index.reload()
             self._searcher = self._reader_index.searcher()
         return self.searcher()
 
     def release_old_files(self) -> None:
-        """Of files that were merged away, when nobody has a searcher of before the last commit.
+        """Release merged-away files. Call it when no searcher from before the last commit is used.
 
-        That takes long. Letting go of the searcher alone would hold up every other thread for as
-        long; here, where tantivy does it, none.
+        This takes long. Dropping the searcher alone would block every other thread meanwhile;
+        tantivy's reload does not.
         """
         if self._idle_reader_index is not None:
             self._idle_reader_index.reload()
 
     def close(self) -> None:
-        """What was not committed is forgotten. A merge under way is waited for, but not for long:
-        without it the segments stay as they were."""
+        """Close; uncommitted documents are lost.
+
+        Waits a limited time for a running merge: without it the segments stay as they were.
+        """
         self._is_closed = True
         self._pending_documents.clear()
         writer, self._writer = self._writer, None
@@ -202,13 +205,13 @@ class TantivyIndex:
         return TantivySearcher(self._schema, self._searcher, self._weight_marks)
 
     def verify(self) -> None:
-        """Reads every file of every segment, which takes a while. Raises DamagedError."""
+        """Read every file of every segment, which takes a while. Raises DamagedIndexError."""
         if self._directory is None:
             return
         segments = read_segments(self._directory)
         for path in sorted(self._directory.iterdir()):
             if self._is_closed:
-                return  # nobody waits for it any more
+                return  # the result is not needed any more
             if path.name.partition(".")[0] in segments:
                 try:
                     intact = is_intact(path)
@@ -219,7 +222,7 @@ class TantivyIndex:
 
 
 class TantivySearcher:
-    """A shelf as it was at one commit."""
+    """An index as it was at one commit."""
 
     def __init__(
         self, schema: "tantivy.Schema", searcher: "tantivy.Searcher", marks: dict[float, str]
@@ -229,15 +232,15 @@ class TantivySearcher:
         self._weight_marks = marks
         self.documents = searcher.num_docs
         with converting_tantivy_errors:
-            # As its scores have it: with those that were removed, until they are merged away.
+            # Tantivy's scores count removed documents too, until they are merged away.
             self.counted_documents = searcher.doc_freq("every", 0)
 
     def document_frequency(self, term: str) -> int:
-        """Documents with the term; some that were removed may be among them."""
+        """The number of documents with the term; removed ones may be included."""
         return sum(self.document_frequencies(term))
 
     def document_frequencies(self, term: str) -> list[int]:
-        """The same, of each weight."""
+        """`document_frequency` for each weight."""
         with converting_tantivy_errors:
             return [
                 self._searcher.doc_freq("body", term + mark) for mark in self._weight_marks.values()
@@ -248,13 +251,13 @@ class TantivySearcher:
     ) -> CompiledQuery:
         return CompiledQuery(self._schema, self._weight_marks, query, factors)
 
-    def search(self, question: CompiledQuery, filters: QueryFilters, limit: int) -> list[IndexHit]:
-        """The best documents."""
-        if not question:
+    def search(self, query: CompiledQuery, filters: QueryFilters, limit: int) -> list[IndexHit]:
+        """Return the documents that score best."""
+        if not query:
             return []
         searcher = self._searcher
         with converting_tantivy_errors:
-            hits = searcher.search(question.build(filters), limit, count=False).hits
+            hits = searcher.search(query.build(filters), limit, count=False).hits
             uids: list[Any] = searcher.fast_field_values("uid", [address for _, address in hits])
         return [
             IndexHit(score, uid >> 32, uid & MAX_MESSAGE_ID, address)
@@ -262,22 +265,22 @@ class TantivySearcher:
             if uid is not None
         ]
 
-    def load_positions(self, found: Sequence[IndexHit]) -> list[int]:
-        """Where in their logs the messages are."""
-        return self._load_numbers("position", found)
+    def load_positions(self, hits: Sequence[IndexHit]) -> list[int]:
+        """The positions of the messages in their logs."""
+        return self._load_numbers("position", hits)
 
-    def load_times(self, found: Sequence[IndexHit]) -> list[int]:
+    def load_times(self, hits: Sequence[IndexHit]) -> list[int]:
         """In milliseconds since 1970."""
-        return self._load_numbers("at", found)
+        return self._load_numbers("at", hits)
 
-    def _load_numbers(self, field: str, found: Sequence[IndexHit]) -> list[int]:
+    def _load_numbers(self, field: str, hits: Sequence[IndexHit]) -> list[int]:
         with converting_tantivy_errors:
-            values = self._searcher.fast_field_values(field, [each.address for each in found])
+            values = self._searcher.fast_field_values(field, [hit.address for hit in hits])
             return [int(value or 0) for value in values]
 
 
 def build_schema(builder: "tantivy.SchemaBuilder") -> "tantivy.Schema":
-    """What a document is found, filtered and placed by. Nothing of it is stored again."""
+    """The fields that documents are found, filtered and located by. No text is stored."""
     builder.add_text_field("body", tokenizer_name="spaces", index_option="position")
     builder.add_unsigned_field("every", indexed=True)
     builder.add_unsigned_field("uid", fast=True)
@@ -290,29 +293,29 @@ def build_schema(builder: "tantivy.SchemaBuilder") -> "tantivy.Schema":
 
 
 def check_files(directory: Path) -> None:
-    """Whether all files are there. That they are whole tantivy sees when it opens them."""
-    there = {path.name for path in directory.iterdir()}
-    if "meta.json" not in there:
+    """Check that all files exist. Tantivy itself checks their structure when it opens them."""
+    names = {path.name for path in directory.iterdir()}
+    if "meta.json" not in names:
         return
     needed = {f"{name}.{part}" for name in read_segments(directory) for part in SEGMENT_SUFFIXES}
-    if missing := (needed | {".managed.json"}) - there:
+    if missing := (needed | {".managed.json"}) - names:
         raise DamagedIndexError(f"{min(missing)} is missing")
-    for name in there:
-        if name.startswith(".tmp"):  # a crash came before it got its name
+    for name in names:
+        if name.startswith(".tmp"):  # a crash came before it was renamed
             (directory / name).unlink(missing_ok=True)
 
 
 def read_segments(directory: Path) -> set[str]:
-    """The names of those that count."""
+    """The names of the committed segments."""
     try:
         segments = json.loads((directory / "meta.json").read_bytes())["segments"]
-        return {each["segment_id"].replace("-", "") for each in segments}
+        return {segment["segment_id"].replace("-", "") for segment in segments}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedIndexError(f"meta.json cannot be read: {error}") from None
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a segment's file has the checksum it ends with."""
+    """Whether the content of a segment's file matches the checksum at its end."""
     size = path.stat().st_size
     with path.open("rb") as file:
         file.seek(max(0, size - FOOTER.size))
@@ -323,8 +326,8 @@ def is_intact(path: Path) -> bool:
         except (struct.error, OSError, ValueError, KeyError):
             return False
         file.seek(0)
-        rest, checksum = size - FOOTER.size - length, 0
-        while rest > 0 and (piece := file.read(min(READ_BYTES, rest))):
+        remaining, checksum = size - FOOTER.size - length, 0
+        while remaining > 0 and (piece := file.read(min(READ_BYTES, remaining))):
             checksum = zlib.crc32(piece, checksum)
-            rest -= len(piece)
+            remaining -= len(piece)
     return bool(magic == FOOTER_MAGIC and checksum == expected)

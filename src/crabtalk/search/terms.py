@@ -1,7 +1,7 @@
-"""Terms: a text as the index holds it, and a query as the index is asked.
+"""Terms: what the index stores of a text, and parsed queries.
 
-Words are in the order of the text, so that a phrase is a row of them. Pairs of neighbouring
-characters, which scripts without spaces are found by, come apart: they would break up the rows.
+Words are in the order of the text, so that a phrase is a sequence of them. Bigrams, for scripts
+without spaces, are kept apart: they would interrupt the sequences.
 """
 
 import re
@@ -15,16 +15,17 @@ import msgspec
 from crabtalk.memory import tokenize_text
 from crabtalk.memory.tokenizer import DROPPED_TOKENS
 
-# A query is cut there: more words make it slower and no clearer.
+# Longer queries are cut: more words make a search slower and no clearer.
 MAX_QUERY_TERMS = 64
 MAX_QUERY_LENGTH = 4096
-# What is longer is no word but data; nobody types it, and it would only take up room.
+# A longer term is data, not a word; it is never searched for and would only take up space.
 MAX_TERM_LENGTH = 256
-# Text is taken apart in pieces of so many characters, so that no step holds up other threads.
+# Text is tokenized in pieces of this many characters, so that no step blocks other threads long.
 PIECE_LENGTH = 32 * 1024
-# Up to that many characters, a word is likely to come again.
+# Words up to this length are likely to occur again.
 MAX_CACHED_LENGTH = 24
-# Of UTF-8: capitals to small letters, the rest of ASCII to spaces, and what is more as it is.
+# For UTF-8: capitals become lower case, other ASCII except digits and letters becomes spaces, and
+# the rest stays.
 ASCII_SPLIT_TABLE = bytes(
     code if code >= 128 else ord(chr(code).lower()) if chr(code).isalnum() else 0x20
     for code in range(256)
@@ -35,7 +36,7 @@ QUOTED_PATTERN = re.compile(r'"([^"]*)"')
 
 
 class TextTerms(msgspec.Struct, frozen=True):
-    """What a text is found by."""
+    """The terms of a text."""
 
     words: list[str]
     bigrams: list[str]
@@ -44,7 +45,7 @@ class TextTerms(msgspec.Struct, frozen=True):
         return len(self.words) + len(self.bigrams)
 
     def body(self, mark: str = "") -> str:
-        """For an index that splits at spaces; each term ends in the mark."""
+        """The text for an index that splits at spaces; each term ends in the mark."""
         return f"{mark} ".join(self.words + self.bigrams) + mark
 
 
@@ -63,57 +64,60 @@ class SearchQuery(msgspec.Struct, frozen=True):
 
 
 def extract_terms(text: str) -> TextTerms:
-    """Takes as long as the text is; between its pieces other threads get their turn."""
-    row: list[str] = []
-    pairs: list[str] = []
+    """Takes time in proportion to the text; other threads run between its pieces."""
+    words: list[str] = []
+    bigrams: list[str] = []
     for piece in split_pieces(text):
         if piece.isascii():
-            row += tokenize_text(piece)
+            words += tokenize_text(piece)
         else:
-            split_mixed_text(piece, row, pairs)
-    # A short text is no data.
-    if len(text) > MAX_TERM_LENGTH and max(map(len, row), default=0) > MAX_TERM_LENGTH:
-        row = [term for term in row if len(term) <= MAX_TERM_LENGTH]
-    return TextTerms(row, pairs)
+            split_mixed_text(piece, words, bigrams)
+    # A text shorter than the limit has no longer terms.
+    if len(text) > MAX_TERM_LENGTH and max(map(len, words), default=0) > MAX_TERM_LENGTH:
+        words = [term for term in words if len(term) <= MAX_TERM_LENGTH]
+    return TextTerms(words, bigrams)
 
 
-def split_mixed_text(text: str, row: list[str], pairs: list[str]) -> None:
-    """In order, which tokens of different scripts do not come in: so ASCII is split here, and what
-    is more is looked at word by word."""
+def split_mixed_text(text: str, words: list[str], bigrams: list[str]) -> None:
+    """Split a text of several scripts, keeping its order.
+
+    `tokenize_text` groups tokens by script, so ASCII is split here and the rest word by word.
+    """
     dropped = DROPPED_TOKENS
     data = normalize("NFKC", text).encode(errors="surrogatepass").translate(ASCII_SPLIT_TABLE)
-    words = data.decode(errors="surrogatepass").split()
-    found = [word for word in words if word not in dropped]
+    tokens = data.decode(errors="surrogatepass").split()
+    filtered = [token for token in tokens if token not in dropped]
     start = 0
-    for word in filterfalse(str.isascii, found):
-        at = found.index(word, start)
-        some, few = split_word_cached(word) if len(word) <= MAX_CACHED_LENGTH else split_word(word)
-        row += found[start:at]
-        row += some
-        pairs += few
-        start = at + 1
-    row += found[start:]
+    for token in filterfalse(str.isascii, filtered):
+        position = filtered.index(token, start)
+        split = split_word_cached if len(token) <= MAX_CACHED_LENGTH else split_word
+        token_words, token_bigrams = split(token)
+        words += filtered[start:position]
+        words += token_words
+        bigrams += token_bigrams
+        start = position + 1
+    words += filtered[start:]
 
 
 def split_word(word: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Words and single characters, and pairs. Only characters that make pairs stand alone."""
+    """Return words and single characters, and bigrams. Only characters in bigrams stand alone."""
     if HAN_PATTERN.fullmatch(word):
         return tuple(word), tuple(map("".join, pairwise(word)))
-    found = tokenize_text(word)
-    singles = {term for term in found if len(term) == 1}
+    tokens = tokenize_text(word)
+    singles = {term for term in tokens if len(term) == 1}
     if not singles:
-        return found, ()
-    is_pair = [len(term) == 2 and term[0] in singles for term in found]
-    row = [term for term, pair in zip(found, is_pair, strict=True) if not pair]
-    return row, [term for term, pair in zip(found, is_pair, strict=True) if pair]
+        return tokens, ()
+    is_pair = [len(term) == 2 and term[0] in singles for term in tokens]
+    words = [term for term, pair in zip(tokens, is_pair, strict=True) if not pair]
+    return words, [term for term, pair in zip(tokens, is_pair, strict=True) if pair]
 
 
-# Words come again and again, and taking one apart that is not ASCII costs some.
+# Words occur again and again, and splitting one that is not ASCII is expensive.
 split_word_cached = lru_cache(maxsize=16_384)(split_word)
 
 
 def split_pieces(text: str) -> Iterator[str]:
-    """Cut between words where there is a place for it nearby."""
+    """Split a text, between words if there is a space or line end nearby."""
     start = 0
     while len(text) - start > PIECE_LENGTH:
         end = max(
@@ -127,7 +131,7 @@ def split_pieces(text: str) -> Iterator[str]:
 
 
 def parse_query(text: str) -> SearchQuery:
-    """Words, and phrases in double quotes. One that is not closed is no phrase."""
+    """Parse words, and phrases in double quotes. An unclosed quote starts no phrase."""
     text = text[:MAX_QUERY_LENGTH]
     room = MAX_QUERY_TERMS
     phrases: list[Phrase] = []

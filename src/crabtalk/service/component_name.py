@@ -1,4 +1,4 @@
-"""Names of components: they are names of files, too, and of units."""
+"""Names of components. They are also used as names of files and units."""
 
 import re
 

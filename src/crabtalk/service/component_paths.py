@@ -1,4 +1,4 @@
-"""Place: a component's corner of the home, taken by at most one process of its name."""
+"""The paths of a component in the home, and the lock that only one process of a name can hold."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ from .port_file import PortFile
 
 @dataclass(frozen=True, slots=True)
 class ComponentPaths:
-    """What belongs to the component `name` in `home`."""
+    """The paths of the component `name` in `home`."""
 
     home: Path
     name: str
@@ -34,7 +34,7 @@ class ComponentPaths:
 
     @property
     def config_path(self) -> Path:
-        """The component's own settings, if it has any."""
+        """The component's own settings file, which may be missing."""
         return self.home / "config" / f"{self.name}.toml"
 
     @property
@@ -43,9 +43,9 @@ class ComponentPaths:
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Inside, this process is the one. Raises ComponentError while another is.
+        """Hold the component's lock. Raises ComponentError while another process holds it.
 
-        The kernel ends the claim of a process that was killed, so nothing stale stands in the way.
+        The kernel releases the lock of a process that was killed, so no stale lock can remain.
         """
         try:
             self._make_directories()
@@ -60,7 +60,7 @@ class ComponentPaths:
             self._acquire_lock(lock)
             yield
         finally:
-            # The file stays: unlinking it would let two processes hold two locks of one name.
+            # The file stays: after an unlink, two processes could hold two locks of one name.
             os.close(lock)
 
     def _make_directories(self) -> None:

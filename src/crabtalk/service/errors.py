@@ -1,4 +1,4 @@
-"""What a component or its unit cannot do, in a sentence that ends in what to do next."""
+"""Errors of a component or its unit. Each has a sentence that ends in what to do next."""
 
 
 class ComponentError(Exception):
@@ -6,4 +6,4 @@ class ComponentError(Exception):
 
 
 class UnitError(Exception):
-    """The platform's service manager cannot be told this, or refused what it was told."""
+    """The service manager refused a command, or has no syntax for what the unit needs."""

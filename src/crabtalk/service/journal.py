@@ -1,7 +1,7 @@
-"""Journal: a book on disk. Appends only, a record a line; written anew when most of it is history.
+"""A journal: the records of a state on disk, one a line. It is compacted when most of it is old.
 
-What is noted counts at once, and survives a crash once it was flushed: nothing that must not happen
-twice, or be forgotten, leaves a process before that. What the records mean is the book's business.
+A record changes the state at once, and survives a crash once it is flushed. Flush before any effect
+outside the process that must not happen twice or be forgotten. The state gives records a meaning.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 
 from crabtalk.transport import replace_file
 
-# Written anew when it is larger than this, and so many times what it came to when it last was.
+# Compacted when it is larger than this, and COMPACT_RATIO times its size after the last compaction.
 MIN_COMPACT_SIZE = 1024 * 1024
 COMPACT_RATIO = 2
 
@@ -23,40 +23,40 @@ log = logging.getLogger(__name__)
 
 
 class JournalState(Protocol):
-    """What the records of a journal come to."""
+    """The state that the records of a journal add up to."""
 
     def apply(self, record: Any) -> None: ...
 
     def snapshot(self) -> Any:
-        """All of it, as one record."""
+        """The whole state as one record."""
 
 
 B = TypeVar("B", bound=JournalState)
 
 
 class RecordJournal(Generic[B]):
-    """One process has it at a time, which is for others to see to. Between two writes the file is
-    closed: there may be a thousand of them, of which most say nothing.
+    """A journal on disk. The caller makes sure that only one process uses it at a time.
 
-    `reader` is of any record.
+    The file is closed between two writes, because a process may have a thousand journals of which
+    most are idle. `reader` decodes any record.
     """
 
     def __init__(
         self,
         path: Path,
-        book: B,
-        reader: msgspec.json.Decoder[Any],
+        state: B,
+        decoder: msgspec.json.Decoder[Any],
         *,
         worth_shortening: int = MIN_COMPACT_SIZE,
     ) -> None:
         self.path = path
-        self.state = book
-        self._decoder = reader
+        self.state = state
+        self._decoder = decoder
         self._min_compact_size = worth_shortening
         self._unwritten_lines: list[bytes] = []
         self._is_open = False
         self._size = 0
-        self._compacted_size = 0  # what it came to when it was last written anew
+        self._compacted_size = 0  # size after the last compaction
         self._lock = asyncio.Lock()
 
     @property
@@ -72,17 +72,17 @@ class RecordJournal(Generic[B]):
             if self._size < len(data):
                 self._save_damaged_data(data[self._size :])
                 file.truncate(self._size)
-        if is_new:  # else a power failure could take it away with all that is written to it
+        if is_new:  # else a power failure could lose the file with all that is written to it
             flush_directory(self.path.parent)
         self._is_open = True
 
     def _save_damaged_data(self, data: bytes) -> None:
-        if b"\n" in data:  # more than the last line, torn by a crash
+        if b"\n" in data:  # more than a torn last line, as a crash leaves it
             log.error("%s is damaged; what cannot be read is kept aside", self.path)
             replace_file(self.path.with_suffix(".damaged"), data)
 
     def replay(self, data: bytes) -> int:
-        """How much of it makes sense, and is in the book now."""
+        """Apply the records to the state. Returns the number of bytes that could be decoded."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             try:
@@ -98,12 +98,12 @@ class RecordJournal(Generic[B]):
             self._unwritten_lines.append(encode_record(record))
 
     async def append_and_flush(self, *records: Any) -> None:
-        """Notes and flushes."""
+        """Append the records and flush."""
         self.append(*records)
         await self.flush()
 
     async def flush(self) -> None:
-        """All that was noted is on disk. Raises OSError. Cancelled, it is carried out first."""
+        """Write all appended records to disk. Raises OSError. Cancelled, it finishes first."""
         work = asyncio.ensure_future(self._flush_lines())
         cancelled: asyncio.CancelledError | None = None
         while not work.done():
@@ -112,12 +112,12 @@ class RecordJournal(Generic[B]):
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
-            work.exception()  # seen, though the cancellation matters more
+            work.exception()  # retrieved, because the cancellation is what is raised
             raise cancelled
         work.result()
 
     async def _flush_lines(self) -> None:
-        async with self._lock:  # what somebody else is writing counts as well
+        async with self._lock:  # another task's flush may have written our lines meanwhile
             if not self._is_open or not self._unwritten_lines:
                 return
             lines, self._unwritten_lines = self._unwritten_lines, []
@@ -145,7 +145,7 @@ class RecordJournal(Generic[B]):
         self._size = self._compacted_size = len(data)
 
     def close(self) -> None:
-        """What was not flushed is gone."""
+        """Close without writing: records that were not flushed are lost."""
         self._is_open = False
 
 
@@ -162,13 +162,13 @@ def flush_directory(path: Path) -> None:
         os.close(directory)
 
 
-def write_at(path: Path, place: int, data: bytes) -> bool:
-    """Over whatever an earlier try has left there. False where somebody has taken away what was
-    before it."""
+def write_at(path: Path, position: int, data: bytes) -> bool:
+    """Write at `position`, over the remains of an earlier try. False if the file is shorter than
+    `position`, because another program has cut it."""
     with open_private_file(path) as file:
-        if file.seek(0, os.SEEK_END) < place:
+        if file.seek(0, os.SEEK_END) < position:
             return False
-        file.seek(place)
+        file.seek(position)
         rest = memoryview(data)
         while rest:
             rest = rest[file.write(rest) :]
@@ -179,7 +179,7 @@ def write_at(path: Path, place: int, data: bytes) -> bool:
 def encode_record(record: Any) -> bytes:
     try:
         return msgspec.json.encode(record) + b"\n"
-    except UnicodeEncodeError:  # half a character, which nobody should have let through
+    except UnicodeEncodeError:  # a lone surrogate that the caller should have replaced
         return msgspec.json.encode(replace_lone_surrogates(msgspec.to_builtins(record))) + b"\n"
 
 
@@ -189,10 +189,10 @@ def replace_lone_surrogates(value: object) -> object:
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case dict():
             return {
-                replace_lone_surrogates(key): replace_lone_surrogates(one)
-                for key, one in value.items()
+                replace_lone_surrogates(key): replace_lone_surrogates(item)
+                for key, item in value.items()
             }
         case list() | tuple():
-            return [replace_lone_surrogates(one) for one in value]
+            return [replace_lone_surrogates(item) for item in value]
         case _:
             return value

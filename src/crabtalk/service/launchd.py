@@ -1,4 +1,4 @@
-"""launchd: agents of the user who is logged in, as property lists."""
+"""launchd: agents of the logged-in user, as property lists."""
 
 import plistlib
 import re
@@ -35,8 +35,8 @@ class Launchd:
         if unit.log is not None:
             entry |= {"StandardOutPath": str(unit.log), "StandardErrorPath": str(unit.log)}
         for text in (*unit.command, *unit.environment.values(), *map(str, unit.paths)):
-            if (odd := find_unwritable(text, controls="\t\n")) is not None:
-                raise UnitError(f"launchd cannot read {odd!r}, as in {text!r}; leave it out")
+            if (character := find_unwritable(text, controls="\t\n")) is not None:
+                raise UnitError(f"launchd cannot read {character!r}, as in {text!r}; leave it out")
         return plistlib.dumps(entry)
 
     def start(self, unit: Unit) -> None:
@@ -49,7 +49,7 @@ class Launchd:
         self.path(unit).unlink(missing_ok=True)
 
     def restart(self, unit: Unit) -> None:
-        self.render(unit)  # before the old one is gone
+        self.render(unit)  # raises before the old unit is removed
         self._unload(unit)
         self._install(unit)
 
@@ -57,8 +57,8 @@ class Launchd:
         result = self.run(["launchctl", "print", self._make_target(unit)])
         if result.returncode != 0:
             return UnitStatus("absent")
-        if found := re.search(r"^\s*pid = (\d+)$", result.stdout, re.MULTILINE):
-            return UnitStatus("running", int(found[1]))
+        if match := re.search(r"^\s*pid = (\d+)$", result.stdout, re.MULTILINE):
+            return UnitStatus("running", int(match[1]))
         code = re.search(r"^\s*last exit code = (\d+)", result.stdout, re.MULTILINE)
         return UnitStatus("failed" if code and int(code[1]) else "stopped")
 

@@ -1,7 +1,7 @@
-"""A component's log: every record one line, on stderr and in `logs/<name>.log`.
+"""A component's log: each record is one line, on stderr and in `logs/<name>.log`.
 
-A platform unit may have pointed stderr at that very file, so that nothing a crash prints is lost;
-the lines are then written once.
+A service manager may have pointed stderr at that very file, so that it also gets what a crash
+prints; the lines are then written once.
 """
 
 import logging
@@ -16,10 +16,10 @@ from .errors import ComponentError
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
 BACKUP_COUNT = 3
-# They tell of every request at the level at which components tell of themselves.
+# They log every request at INFO, the level of the components' own messages.
 NOISY_LOGGERS = ("mcp", "uvicorn", "sse_starlette", "httpx", "httpx2", "asyncio")
-# Characters that nobody sees: they turn the direction of a line around, join or part words, or
-# carry hidden text.
+# Invisible characters: they change the direction of a line, join or separate words, or carry hidden
+# text.
 INVISIBLE_CODES = (
     *(0xAD, 0x61C, 0x180E, 0xFEFF),
     *range(0x200B, 0x2010),
@@ -28,26 +28,27 @@ INVISIBLE_CODES = (
     *range(0xFFF9, 0xFFFC),
     *range(0xE0000, 0xE0080),
 )
-# Whatever begins a new line somewhere, commands a terminal, or is not seen.
+# Characters that begin a new line in some program, control a terminal, or are invisible.
 ESCAPED_CODES = (*range(32), *range(127, 160), 0x2028, 0x2029, *INVISIBLE_CODES)
 CONTROL_ESCAPES = {code: ascii(chr(code))[1:-1] for code in ESCAPED_CODES}
 
 
 @cache
 def build_json_escapes() -> dict[int, str]:
-    """CONTROLS for JSON, whose encoder escapes those below 127 itself. Made for logs in JSON only:
-    it takes as much memory as CONTROLS."""
+    """CONTROL_ESCAPES for JSON, whose encoder escapes codes below 127 itself. Built only for logs
+    in JSON, because it takes as much memory as CONTROL_ESCAPES."""
     return {code: escape_json(code) for code in ESCAPED_CODES if code > 126}
 
 
 def escape_json(code: int) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
-    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"  # as surrogates
+    # Characters beyond the BMP are two surrogates in JSON.
+    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
 class OneLineFormatter(logging.Formatter):
-    """As the daemon writes its log, in UTC."""
+    """The line format of the daemon's log, with times in UTC."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-5s %(name)s: %(message)s")
@@ -61,8 +62,8 @@ class OneLineFormatter(logging.Formatter):
 
 
 def start_log(path: Path, *, verbose: bool = False) -> None:
-    """Takes over the logging of this process, whatever a library has set up before."""
-    # Late: the daemon asks `is_stderr`, and pays for no pickle.
+    """Take over the logging of this process, whatever a library has set up before."""
+    # Late: the daemon imports this module for `is_stderr` alone, and must not load pickle.
     from logging.handlers import RotatingFileHandler
 
     try:
@@ -85,7 +86,7 @@ def start_log(path: Path, *, verbose: bool = False) -> None:
 
 
 def is_stderr(path: Path) -> bool:
-    """Whether what this process prints ends up in `path` anyway."""
+    """Whether stderr is written to `path` already."""
     with suppress(OSError, ValueError, AttributeError):
         return os.path.samestat(os.fstat(sys.stderr.fileno()), path.stat())
     return False

@@ -1,6 +1,6 @@
-"""An MCP server over streamable HTTP: the socket, `/mcp`, `/health`, and the way down.
+"""An MCP server over streamable HTTP: the socket, `/mcp`, `/health`, and a clean shutdown.
 
-Loads the `mcp` SDK, starlette and uvicorn; nothing else of this room does.
+Loads the `mcp` SDK, starlette and uvicorn; no other module of this package does.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from crabtalk.transport import TcpAddress, listen_tcp
 
 from .port_file import PortFile
 
-# Connections at a time; more are told to come back.
+# Connections at a time; more get 503.
 MAX_CONNECTIONS = 1000
-# How long calls that run are waited for, once it was told to stop.
+# Seconds that running calls have left after a stop.
 GRACE_SECONDS = 3
 
 log = logging.getLogger(__name__)
 
 
 class McpHttpServer(uvicorn.Server):
-    """Serves one MCP server, and says where in a port file while it takes requests."""
+    """Serves one MCP server. The port file names its port while it takes requests."""
 
     def __init__(self, server: MCPServer[Any] | Server[Any], port_file: PortFile) -> None:
         self._port_file = port_file
@@ -53,7 +53,7 @@ class McpHttpServer(uvicorn.Server):
         )
 
     async def run_until_stopped(self) -> None:
-        """Binds, publishes and serves. The port file is gone when it returns or raises."""
+        """Bind, publish and serve. The port file is gone when this returns or raises."""
         with self._publication, listen_tcp(TcpAddress(port=0)) as self._listen_socket:
             await self.serve(sockets=[self._listen_socket])
 
@@ -69,19 +69,19 @@ class McpHttpServer(uvicorn.Server):
         log.info("%s is ready: http://%s:%s/mcp", self._port_file.name, host, port)
 
     async def main_loop(self) -> None:
-        """The original looks ten times a second whether it is to stop; here, that is told."""
+        """Wait for `stop`. The original polls ten times a second."""
         await self.on_tick(0)
         await self._stop_requested.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # First: a client that comes now must find no component, rather than a dying one.
+        # First: a client that comes now must find no component rather than one that shuts down.
         self._publication.close()
         await super().shutdown(sockets)
         log.info("%s has stopped", self._port_file.name)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals to who runs this: the original raises them anew, before we are done."""
+        """Leave signals to the caller: the original raises them again before the shutdown."""
         yield
 
     async def _handle_health(self, _: Request) -> JSONResponse:

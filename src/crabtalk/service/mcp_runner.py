@@ -1,6 +1,6 @@
-"""Running a component: its place, its log, its port file, and a clean end.
+"""Runs a component: its lock, its log, its port file, and a clean end.
 
-What loads the MCP SDK is in `mcp_http`, which is imported only here and only when a server runs.
+The code that loads the MCP SDK is in `mcp_http`, which is imported only here, when a server runs.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ def run_mcp(
     home: Path | None = None,
     verbose: bool = False,
 ) -> None:
-    """The whole life of a component with tools, until Ctrl+C or SIGTERM.
+    """Run a component with tools until Ctrl+C or SIGTERM.
 
     `server` is a server of the `mcp` SDK, or a function that makes one; `name` is by default the
-    server's. It is served at `/mcp` on a free port of 127.0.0.1, which `run/<name>.port` names
-    while it is; `/health` says that it is well. The log is `logs/<name>.log`. What stands in the
-    way is said on stderr, and the process exits with 1.
+    server's. It is served at `/mcp` on a free port of 127.0.0.1, which is in `run/<name>.port`
+    while it runs; `/health` answers health checks. The log is `logs/<name>.log`. Errors at the
+    start are printed to stderr, and the process exits with 1.
     """
     from .log import start_log
 
@@ -41,24 +41,25 @@ def run_mcp(
         if name is None:
             server = make_server(server)
             name = server.name
-        place = ComponentPaths((home or default_home()).absolute(), name)
-        # Claimed before the server is made, which may take its time.
-        with place.hold_lock():
-            start_log(place.log_path, verbose=verbose)
+        paths = ComponentPaths((home or default_home()).absolute(), name)
+        # The lock comes before the server, which may take a while to make.
+        with paths.hold_lock():
+            start_log(paths.log_path, verbose=verbose)
             with asyncio.Runner(loop_factory=get_event_loop_factory()) as runner:
-                runner.run(serve_mcp(make_server(server), place))
+                runner.run(serve_mcp(make_server(server), paths))
     except ComponentError as error:
         sys.exit(f"{name or 'component'}: {error}")
 
 
-async def serve_mcp(server: "AnyServer", place: ComponentPaths) -> None:
-    """Serves from a place that is taken, until SIGINT or SIGTERM; a second one is not waited on.
+async def serve_mcp(server: "AnyServer", paths: ComponentPaths) -> None:
+    """Serve until SIGINT or SIGTERM; a second signal ends running calls at once. The caller holds
+    the lock.
 
-    Cancelled, or whatever happens but SIGKILL, the port file is gone.
+    The port file is gone afterwards, also when this is cancelled; only SIGKILL leaves it behind.
     """
     from .mcp_http import McpHttpServer
 
-    http = McpHttpServer(server, place.port_file)
+    http = McpHttpServer(server, paths.port_file)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, http.stop)

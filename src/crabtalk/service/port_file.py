@@ -1,7 +1,7 @@
-"""Port files: `run/<name>.port`, by which the daemon finds components nobody configured.
+"""Port files: `run/<name>.port`, by which the daemon finds components that are not configured.
 
-One holds a port on 127.0.0.1 in decimal and a line end. It says nothing about who listens there
-now: a component that was killed leaves its file behind, so a reader tries the port.
+A file holds a port on 127.0.0.1 in decimal and a line end. The port may be stale: a component that
+was killed leaves its file behind, so a reader tries to connect.
 """
 
 import os
@@ -19,13 +19,13 @@ from .component_name import DAEMON_NAME, check_component_name
 
 LOOPBACK = "127.0.0.1"
 PORT_FILE_SUFFIX = ".port"
-# To loopback: who has not answered by then is stuck.
+# Seconds. On loopback, a server that has not answered by then hangs.
 CONNECT_TIMEOUT = 1.0
 MAX_FILE_BYTES = 16
 
 
 class PortFileContent(NamedTuple):
-    """What a file says, and which file it is: one that was written anew is another."""
+    """The port in a file, and the file's modification time, which shows that it was replaced."""
 
     port: int
     modified_ns: int
@@ -33,7 +33,7 @@ class PortFileContent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PortFile:
-    """Where the component called `name` says it listens."""
+    """The port file of the component `name`."""
 
     name: str
     path: Path
@@ -44,9 +44,9 @@ class PortFile:
         return cls(name, RunFiles.for_home(home).directory / f"{name}{PORT_FILE_SUFFIX}")
 
     def read_content(self) -> PortFileContent | None:
-        """None when there is no such file of ours, or no port in it."""
+        """None if there is no such file of ours, or no port in it."""
         with suppress(OSError):
-            # Neither a pipe nor a device of that name can hold us up.
+            # Opening a pipe or device of that name must not block.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 status = os.fstat(descriptor)
@@ -58,18 +58,18 @@ class PortFile:
         return None
 
     def read_port(self) -> int | None:
-        """The port in it, if it has one."""
-        found = self.read_content()
-        return found.port if found is not None else None
+        """The port in the file; None if it has none."""
+        content = self.read_content()
+        return content.port if content is not None else None
 
     def is_listening(self) -> bool:
-        """Whether somebody takes connections there. Blocks for a second at most."""
+        """Whether a process accepts connections there. Blocks for a second at most."""
         port = self.read_port()
         return port is not None and is_port_open(port)
 
     @contextmanager
     def publish(self, port: int) -> Iterator[None]:
-        """Inside, the file names `port`. On the way out it goes, unless it is somebody else's."""
+        """Publish `port` in the file. On exit the file is removed, unless it names another port."""
         replace_file(self.path, f"{port}\n".encode())
         try:
             yield
@@ -79,7 +79,7 @@ class PortFile:
 
 
 def list_port_files(home: Path) -> list[PortFile]:
-    """Those of all components of `home`, by name; the daemon's own is not one of them."""
+    """The port files of all components of `home`, by name, without the daemon's own."""
     with suppress(OSError):
         paths = sorted(RunFiles.for_home(home).directory.glob(f"[!.]*{PORT_FILE_SUFFIX}"))
         return [PortFile(path.stem, path) for path in paths if path.stem != DAEMON_NAME]
@@ -87,7 +87,7 @@ def list_port_files(home: Path) -> list[PortFile]:
 
 
 def is_port_open(port: int) -> bool:
-    """Whether somebody takes connections at a port. Blocks for a second at most."""
+    """Whether a process accepts connections at a port. Blocks for a second at most."""
     with suppress(OSError), socket.create_connection((LOOPBACK, port), CONNECT_TIMEOUT):
         return True
     return False
@@ -95,6 +95,6 @@ def is_port_open(port: int) -> bool:
 
 def parse_port(data: bytes) -> int | None:
     text = data.strip()
-    if len(data) > MAX_FILE_BYTES or not text.isdigit():  # of bytes, these are ASCII's digits only
+    if len(data) > MAX_FILE_BYTES or not text.isdigit():  # bytes.isdigit() knows ASCII digits only
         return None
     return port if 0 < (port := int(text)) < 65536 else None

@@ -1,4 +1,4 @@
-"""schtasks: a task of Windows' Task Scheduler that starts at logon.
+"""schtasks: a task of the Windows Task Scheduler that starts at logon.
 
 A task has no environment of its own: the program finds its home by its arguments or its working
 directory, and PATH is the user's.
@@ -17,7 +17,7 @@ from .errors import UnitError
 from .unit import CommandRunner, Unit, UnitStatus, find_unwritable, run_checked
 
 NAMESPACE = "http://schemas.microsoft.com/windows/2004/02/mit/task"
-# Texts that the scheduler expands, and has no way to write as they are.
+# Texts that the scheduler expands. It has no way to escape them.
 EXPANDED_PATTERN = re.compile(r"%[^%]+%|\$\(")
 
 # Elements in the order the schema asks for, with `/` between the levels.
@@ -36,7 +36,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class TaskScheduler:
-    """`schtasks`, and the directory its definitions are kept in."""
+    """`schtasks`, and the directory for its task definitions."""
 
     run: CommandRunner
     directory: Path
@@ -56,7 +56,7 @@ class TaskScheduler:
         )
         for path, text in values:
             ensure_element(task, path).text = text
-        # What `schtasks /create /xml` reads without fail.
+        # UTF-16, because `schtasks /create /xml` reads that reliably.
         text = ElementTree.tostring(task, encoding="unicode")
         return f'<?xml version="1.0" encoding="UTF-16"?>\n{text}\n'.encode("utf-16")
 
@@ -94,17 +94,17 @@ class TaskScheduler:
 
 
 def check_literal(text: str) -> str:
-    if (odd := find_unwritable(text, controls="\t\n")) is not None:
-        raise UnitError(f"a task cannot hold {odd!r}, as in {text!r}; leave it out")
-    if found := EXPANDED_PATTERN.search(text):
+    if (character := find_unwritable(text, controls="\t\n")) is not None:
+        raise UnitError(f"a task cannot hold {character!r}, as in {text!r}; leave it out")
+    if match := EXPANDED_PATTERN.search(text):
         raise UnitError(
-            f"the Task Scheduler would replace {found[0]!r} in {text!r}; choose another path"
+            f"the Task Scheduler would replace {match[0]!r} in {text!r}; choose another path"
         )
     return text
 
 
 def ensure_element(element: ElementTree.Element, path: str) -> ElementTree.Element:
-    """The element at `path` below `element`, made where it is not there yet."""
+    """The element at `path` below `element`; missing elements are made."""
     for name in path.split("/"):
         child = element.find(name)
         element = ElementTree.SubElement(element, name) if child is None else child

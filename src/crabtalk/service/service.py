@@ -1,6 +1,7 @@
-"""Service: who a component is. Its name is that of its port file, its log and its unit.
+"""Service: the name and description of a component. The name is also used for its port file, its
+log and its unit.
 
-An `McpService` also has tools. How either is kept alive is not known here: see `Unit`.
+An `McpService` also has tools. How a service is kept running is in `unit`.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A program beside the daemon. Without a `label` it gets `ai.crabtalk.<name>`."""
+    """A program that runs beside the daemon. The default `label` is `ai.crabtalk.<name>`."""
 
     name: str
     description: str
@@ -32,8 +33,8 @@ class Service:
 class McpService(Service):
     """A service with tools.
 
-    `server` makes the MCP server when the service runs: who only wants to know its name must not
-    pay for the SDK, which takes half a second to load.
+    `server` makes the MCP server when the service runs: code that only needs the name must not pay
+    for the SDK, which takes half a second to load.
     """
 
     server: "Callable[[], MCPServer[Any]]"

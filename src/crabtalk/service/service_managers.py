@@ -1,4 +1,4 @@
-"""The service manager of this machine, and what is said of a component whatever manages it."""
+"""The service manager of this machine, and functions for components on every platform."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from .component_paths import ComponentPaths
 from .errors import UnitError
 from .unit import CommandRunner, ServiceManager, Unit
 
-# Of a command of the platform: it talks to a process beside it.
+# Seconds for a command of the platform, which talks to a local process.
 COMMAND_TIMEOUT = 60
 
 
@@ -27,14 +27,16 @@ def run_command(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        said = " ".join(command)
-        raise UnitError(f"{said} did not end in {COMMAND_TIMEOUT} s; try it yourself") from None
+        command_line = " ".join(command)
+        raise UnitError(
+            f"{command_line} did not end in {COMMAND_TIMEOUT} s; try it yourself"
+        ) from None
 
 
 def get_service_manager(
     run: CommandRunner = run_command, *, platform: str = sys.platform
 ) -> ServiceManager:
-    """Raises UnitError on a platform whose service manager we do not know."""
+    """Raises UnitError on a platform whose service manager is not supported."""
     user = Path.home()
     if platform == "linux":
         from .systemd import Systemd
@@ -53,17 +55,17 @@ def get_service_manager(
     raise UnitError(f"no service manager is known for {platform}; start the program yourself")
 
 
-def stop_component(unit: Unit, place: ComponentPaths, manager: ServiceManager) -> None:
-    """Stops and uninstalls it. A port file it was too dead to remove goes too."""
+def stop_component(unit: Unit, paths: ComponentPaths, manager: ServiceManager) -> None:
+    """Stop and uninstall the component. Removes a port file that a crash left behind."""
     manager.stop(unit)
-    if not place.port_file.is_listening():
-        place.port_file.path.unlink(missing_ok=True)
+    if not paths.port_file.is_listening():
+        paths.port_file.path.unlink(missing_ok=True)
 
 
-def read_last_lines(place: ComponentPaths, count: int = 50) -> list[str]:
-    """The end of a component's log; nothing when it has none."""
+def read_last_lines(paths: ComponentPaths, count: int = 50) -> list[str]:
+    """The end of a component's log; empty if it has none."""
     try:
-        with place.log_path.open(encoding="utf-8", errors="replace") as file:
+        with paths.log_path.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, count)]
     except FileNotFoundError:
         return []

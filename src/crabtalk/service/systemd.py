@@ -1,4 +1,4 @@
-"""systemd: user units, in the quoting of systemd.syntax(7) and systemd.service(5)."""
+"""systemd: user units, quoted as in systemd.syntax(7) and systemd.service(5)."""
 
 import re
 from dataclasses import dataclass
@@ -71,14 +71,14 @@ class Systemd:
         self._run_systemctl("restart", self.path(unit).name)
 
     def status(self, unit: Unit) -> UnitStatus:
-        shown = self._run_systemctl(
+        output = self._run_systemctl(
             "show", "--property=LoadState,ActiveState,MainPID", self.path(unit).name
         )
-        known = dict(line.partition("=")[::2] for line in shown.splitlines())
-        if known.get("LoadState") == "not-found":
+        properties = dict(line.partition("=")[::2] for line in output.splitlines())
+        if properties.get("LoadState") == "not-found":
             return UnitStatus("absent")
-        pid = int(known.get("MainPID") or 0)
-        match STATES.get(known.get("ActiveState", "")):
+        pid = int(properties.get("MainPID") or 0)
+        match STATES.get(properties.get("ActiveState", "")):
             case "running":
                 return UnitStatus("running", pid or None)
             case "failed":
@@ -96,19 +96,20 @@ class Systemd:
 
 
 def quote_word(text: str) -> str:
-    """One word that systemd unquotes, unescapes and expands to `text` again."""
+    """Quote a text as one word, so that systemd reads the same text again."""
     escaped = (ESCAPES.get(c) or (f"\\x{ord(c):02x}" if ord(c) < 32 else c) for c in text)
     return f'"{"".join(escaped)}"'
 
 
 def quote_argument(text: str) -> str:
-    if (odd := find_unwritable(text, controls=ALLOWED_CONTROLS)) is not None:
-        raise UnitError(f"systemd cannot pass {odd!r} in the argument {text!r}; leave it out")
+    if (character := find_unwritable(text, controls=ALLOWED_CONTROLS)) is not None:
+        raise UnitError(f"systemd cannot pass {character!r} in the argument {text!r}; leave it out")
     return quote_word(text.replace("$", "$$"))
 
 
 def quote_program(path: str) -> str:
-    """The first word: no variables are expanded in it, and systemd refuses the odder characters."""
+    """Quote the program. No variables are expanded in the first word, and systemd refuses quotes,
+    backslashes and control characters in it."""
     if find_unwritable(path, controls="") is not None or re.search(r"""["'\\]""", path):
         raise UnitError(
             f"systemd cannot start {path!r}: it takes no quotes, backslashes or control characters "
@@ -118,14 +119,14 @@ def quote_program(path: str) -> str:
 
 
 def check_variable(text: str) -> str:
-    if (odd := find_unwritable(text, controls="\t\n")) is not None:
+    if (character := find_unwritable(text, controls="\t\n")) is not None:
         name = text.partition("=")[0]
-        raise UnitError(f"systemd cannot hold {odd!r} in {name}; take it out of {name}")
+        raise UnitError(f"systemd cannot hold {character!r} in {name}; take it out of {name}")
     return text
 
 
 def escape_line(text: str) -> str:
-    """The rest of a line, where nothing is unquoted: only `%` has a meaning."""
+    """Escape the rest of a line. It is not unquoted, so only `%` has a meaning."""
     is_cut = text != text.strip() or text.endswith("\\")
     if is_cut or find_unwritable(text, controls="") is not None:
         raise UnitError(

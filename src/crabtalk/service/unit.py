@@ -1,7 +1,7 @@
-"""Unit: what a service manager has to know to keep a program alive. Same for every platform.
+"""Unit: what a service manager has to know to keep a program running. The same on every platform.
 
-`systemd`, `launchd` and `schtasks` each write it in their own words, and refuse what these have
-no words for: a path that came out as another one would start another program.
+`systemd`, `launchd` and `schtasks` each write it in their own syntax. They refuse a text that they
+cannot write unchanged: a changed path would start another program.
 """
 
 import os
@@ -16,7 +16,7 @@ from .errors import UnitError
 from .service import Service
 
 UnitState: TypeAlias = Literal["running", "stopped", "failed", "absent"]
-# Runs a command of the platform and returns how it ended, with what it printed as text.
+# Runs a command of the platform and returns its exit code and its output as text.
 CommandRunner: TypeAlias = Callable[[Sequence[str]], CompletedProcess[str]]
 
 
@@ -51,8 +51,8 @@ class Unit:
         arguments: Sequence[str] = ("run",),
         path: str | None = None,
     ) -> "Unit":
-        """That of a component: `program run` in its home, with the PATH of whoever installs it."""
-        # Not resolved: a program that is a link is to stay one, and be what it points to then.
+        """The unit of a component: `program run` in its home, with the PATH of this process."""
+        # Links are not resolved: the unit must follow a link that is changed later.
         program, home = (Path(os.path.abspath(given)) for given in (program, home))  # noqa: PTH100
         path = os.environ.get("PATH", os.defpath) if path is None else path
         return cls(
@@ -71,32 +71,32 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class UnitStatus:
-    """How a unit is, as its service manager has it."""
+    """The state of a unit, as its service manager reports it."""
 
     state: UnitState
     pid: int | None = None
 
 
 class ServiceManager(Protocol):
-    """A platform's service manager. What it refuses is a UnitError with its own words."""
+    """A platform's service manager. If it refuses a command, UnitError has its message."""
 
     def render(self, unit: Unit) -> bytes:
-        """The unit in the platform's words. Raises UnitError for what it has no words for."""
+        """The unit in the platform's format. Raises UnitError if the format cannot express it."""
 
     def start(self, unit: Unit) -> None:
-        """Installs the unit, now and at every login; one that runs already goes on as it is."""
+        """Install the unit and start it, now and at every login. A running one is left alone."""
 
     def stop(self, unit: Unit) -> None:
-        """Stops and uninstalls it. One that is not installed is no error."""
+        """Stop and uninstall it. A unit that is not installed is no error."""
 
     def restart(self, unit: Unit) -> None:
-        """Installs it anew and starts it, ending it first if it runs."""
+        """Install it again and restart it."""
 
     def status(self, unit: Unit) -> UnitStatus: ...
 
 
 def run_checked(command: Sequence[str], run: CommandRunner) -> str:
-    """What it printed. Raises UnitError when it fails or is not there."""
+    """The command's output. Raises UnitError if it fails or is not installed."""
     try:
         result = run(command)
     except FileNotFoundError:
@@ -104,13 +104,13 @@ def run_checked(command: Sequence[str], run: CommandRunner) -> str:
             f"{command[0]} is not installed; start the program yourself, in the foreground"
         ) from None
     if result.returncode != 0:
-        said = (result.stderr.strip() or result.stdout.strip()).splitlines()
-        raise UnitError(f"{' '.join(command)} failed: {said[-1] if said else result.returncode}")
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
+        raise UnitError(f"{' '.join(command)} failed: {lines[-1] if lines else result.returncode}")
     return result.stdout
 
 
 def find_unwritable(text: str, controls: str) -> str | None:
-    """The first character of `text` that UTF-8 lacks, or a control that is not in `controls`."""
+    """The first character that UTF-8 cannot encode, or that is a control not in `controls`."""
     for character in text:
         code = ord(character)
         is_control = code < 32 or code == 127

@@ -1,4 +1,4 @@
-"""Where state lives: the Storage protocol, and its backends."""
+"""The Storage protocol for all persistent state, and its backends."""
 
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,7 @@ __all__ = [
     "verify_log",
 ]
 
-# For those who embed the engine, and for a check of a whole home. No daemon needs them to run.
+# Only for embedding the engine and for checking a whole home directory; no daemon needs them.
 __getattr__ = load_lazily(
     __name__, {"memory_storage": ("MemoryStorage",), "verification": ("LogDamage", "verify_log")}
 )

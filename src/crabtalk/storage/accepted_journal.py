@@ -1,11 +1,11 @@
-"""AcceptedJournal: the accepted texts of a home, in a small file beside the session logs.
+"""AcceptedJournal: the accepted messages of a home directory, in a small file beside the logs.
 
 It is append-only and written by the thread that writes the logs, so it shares their group commit.
-A line is a CRC-32, a space and JSON: an accepted text, or the note that one is settled. Notes are
-written without a flush, because after a power cut the logs say the same; they only save reading.
+A line is a CRC-32, a space and JSON: an accepted message, or the key of a settled one. Settled
+lines are written without a flush, because the logs have the same information after a power cut.
 
-When the file has grown it is replaced by another one with what is still pending, so two files may
-be there after a crash. The order of files and lines does not matter: a settled entry is settled.
+When the file has grown, another one with the pending entries replaces it, so a crash may leave two
+files. The order of files and lines does not matter: a settled entry is settled.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ CHECKSUM_LENGTH = 9  # eight digits and a space
 
 
 class JournalLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of both."""
+    """Exactly one of the two fields is set."""
 
     accepted: AcceptedMessage | None = None
     settled: tuple[str, int] | None = None
@@ -44,20 +44,20 @@ _decoder = msgspec.json.Decoder(JournalLine)
 
 
 class AcceptedJournal:
-    def __init__(self, directory: Path, scribe: LogWriter) -> None:
+    def __init__(self, directory: Path, log_writer: LogWriter) -> None:
         self._directory = directory
-        self._log_writer = scribe
+        self._log_writer = log_writer
         self._open_lock = asyncio.Lock()
         self._is_open = False
         self._pending: dict[AcceptedKey, AcceptedMessage] = {}
         self._orphans: dict[Pair, set[AcceptedKey]] = {}  # pending, and no run will settle them
-        self._active = 0  # which of the names is appended to
-        self._exists = False  # whether that file is there
+        self._active = 0  # index of the file name that is appended to
+        self._exists = False  # whether that file exists
         self._size = 0
         self._replace_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Reads what an earlier process left. Later calls cost nothing. Raises StorageError."""
+        """Reads the journal of an earlier process. Later calls do nothing. Raises StorageError."""
         if self._is_open:
             return
         async with self._open_lock:
@@ -79,14 +79,15 @@ class AcceptedJournal:
             self._replace(present[0])  # a crash came before the older one was removed
 
     async def close(self) -> None:
-        """After the scribe is closed."""
+        """Must be called after the log writer is closed."""
         if self._replace_task is not None:
             await asyncio.wait([self._replace_task])
 
     async def accept(self, entry: AcceptedMessage) -> None:
-        """Kept for good when it returns. Raises StorageError; nothing is kept then."""
+        """Stores an entry; it is durable when this returns. When it raises StorageError, nothing is
+        stored."""
         await self.open()
-        # Before the write: the file may be replaced meanwhile, by one with all that is pending.
+        # Before the write: a file that replaces this one meanwhile gets all pending entries.
         self._pending[entry.key] = entry
         try:
             await self._write(encode_line(JournalLine(accepted=entry)))
@@ -95,7 +96,7 @@ class AcceptedJournal:
             raise
 
     def settle(self, keys: Iterable[AcceptedKey]) -> None:
-        """Their messages are in the log, or were taken back."""
+        """Removes entries whose messages are in the log or were withdrawn."""
         settled = [key for key in keys if self._pending.pop(key, None) is not None]
         if not settled:
             return
@@ -112,7 +113,7 @@ class AcceptedJournal:
             self._replace_if_mostly_settled()
 
     def abandon(self, keys: Iterable[AcceptedKey]) -> None:
-        """Their runs are over; whoever loads the conversation next closes them."""
+        """Marks entries whose runs are over; the next load of the conversation closes them."""
         for key in keys:
             if (entry := self._pending.get(key)) is not None:
                 self._orphans.setdefault(entry.pair, set()).add(key)
@@ -135,11 +136,11 @@ class AcceptedJournal:
             self._exists = True
             active = self._active
 
-            def check(written: asyncio.Future[None]) -> None:
+            def on_written(written: asyncio.Future[None]) -> None:
                 if (written.cancelled() or written.exception()) and active == self._active:
                     self._exists = False
 
-            written.add_done_callback(check)
+            written.add_done_callback(on_written)
         return written
 
     def _append(
@@ -157,7 +158,7 @@ class AcceptedJournal:
             self._replace(old)
 
     def _replace(self, old: int) -> None:
-        """Puts all that is pending into the active file, then removes the old one."""
+        """Writes all pending entries to the active file, then removes the old one."""
         data = b"".join(
             encode_line(JournalLine(accepted=entry)) for entry in self._pending.values()
         )
@@ -168,7 +169,7 @@ class AcceptedJournal:
         try:
             await asyncio.wait([written])
             if (error := written.exception()) is not None:
-                # The old file has it all, and is used on.
+                # The old file has all entries, and stays in use.
                 log.warning("the journal of accepted texts cannot be replaced: %s", error)
                 self._active, self._exists = old, True
                 return
@@ -184,9 +185,9 @@ class AcceptedJournal:
         return self._directory / f"{FILE_NAMES[number]}{SUFFIX}"
 
     def _read_files(self) -> tuple[list[int | None], list[AcceptedMessage]]:
-        """The size of each file that is there, and what is pending in them together."""
+        """The size of each file, None for a missing one, and the pending entries of all files."""
         sizes: list[int | None] = []
-        found: dict[AcceptedKey, AcceptedMessage] = {}
+        accepted: dict[AcceptedKey, AcceptedMessage] = {}
         settled: set[AcceptedKey] = set()
         for number in range(len(FILE_NAMES)):
             try:
@@ -204,18 +205,19 @@ class AcceptedJournal:
             for line in data.split(b"\n")[:-1]:
                 match decode_line(line):
                     case JournalLine(accepted=AcceptedMessage() as entry):
-                        found[entry.key] = entry
+                        accepted[entry.key] = entry
                     case JournalLine(settled=(run, steer)):
                         settled.add(AcceptedKey(run, steer))
                     case _:
                         damaged.append(line)
             if damaged:
                 logs.set_aside(self._path(number), damaged)
-        return sizes, [entry for key, entry in found.items() if key not in settled]
+        return sizes, [entry for key, entry in accepted.items() if key not in settled]
 
 
 def read_whole_lines(path: Path) -> bytes:
-    """The file's lines. Half a line at the end was never acknowledged, and is cut."""
+    """The complete lines of a file. An incomplete last line was never acknowledged; it is removed
+    from the file."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         size = os.fstat(descriptor).st_size
@@ -249,7 +251,7 @@ def decode_line(line: bytes) -> JournalLine | None:
 
 
 def ignore_failure(written: asyncio.Future[None]) -> None:
-    """A note that is missing costs the next start a look into the log, and nothing else."""
+    """A missing settled line only makes the next start search the log."""
     if not written.cancelled():
         written.exception()
 

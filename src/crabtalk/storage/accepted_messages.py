@@ -1,8 +1,8 @@
-"""Accepted texts: what a client was told is accepted and is not in its conversation's log yet.
+"""Accepted messages: acknowledged to the client and not in the conversation's log yet.
 
-A turn that waits in line and a steering message are kept by `Storage.accept` before they are
-acknowledged. The append that puts the message into the log settles the entry. What a process left
-unsettled when it died is closed here, as the records that say so.
+A turn that waits in the queue and a steering message are stored by `Storage.accept_message` before
+they are acknowledged. The append that puts the message into the log settles the entry. Entries that
+a dead process left are closed with the records made here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from crabtalk.model.messages import Message, Value
 from .records import ConversationMeta, Count, EventRecord, MessageRecord, Pair, Record
 
 INTERRUPTED = "interrupted"
-# The `error` of a closed run, for people who read the record.
+# The `error` of a closed run, for people who read the log.
 NEVER_RUN = "the daemon ended before the agent came to this message; say it again"
 CUT_OFF = (
     "the daemon ended while the agent was answering; what it had said by then is kept: "
@@ -31,14 +31,14 @@ class RunFinder(Protocol):
 
 
 class AcceptedKey(NamedTuple):
-    """What one entry is known by."""
+    """Identifies one entry."""
 
     run: str
     steer: int  # 0: the turn's own message
 
 
 class AcceptedMessage(Value, frozen=True):
-    """One accepted text, with all that is needed to close its run."""
+    """One accepted message, with all that is needed to close its run."""
 
     agent: str
     sender: str
@@ -47,11 +47,11 @@ class AcceptedMessage(Value, frozen=True):
     at: str  # when it was accepted
     number: int = 0  # order of acceptance within one process
     steer: Count = 0  # which steering message of its run; 0 is the turn's own message
-    speaker: str = ""  # who was to answer: the conversation's agent, or a guest
+    speaker: str = ""  # the agent that should answer: the conversation's own, or a guest
     cwd: str = ""
-    after: Count = 0  # messages the conversation is known to have had by then
-    message_key: str = ""  # that the client gave it; with its content_hash as in the log
-    content_hash: str = ""
+    after: Count = 0  # how many messages the conversation had by then, at least
+    message_key: str = ""  # the client's idempotency key
+    content_hash: str = ""  # this and `said` are as in MessageRecord
     said: str = ""
 
     @property
@@ -64,7 +64,7 @@ class AcceptedMessage(Value, frozen=True):
 
 
 def find_settled_keys(records: Iterable[Record]) -> list[AcceptedKey]:
-    """The entries whose messages these records are."""
+    """The keys of the entries that these records settle."""
     return [
         AcceptedKey(record.run, record.steer)
         for record in records
@@ -84,10 +84,10 @@ def make_closing_records(
 ) -> list[Record]:
     """The records that put `entries` into a log and close their runs as interrupted.
 
-    `meta` is None for a conversation that is not there yet. `written` are entries whose message
-    the log has already, `closed` the runs whose end it has. `used_keys` has a hash of the
-    content for each key of these entries that the log has. `end` closes the run that was in
-    flight; it follows that run's entries, and comes before those of turns that waited.
+    `meta` is None for a conversation that does not exist yet. `written` are entries whose message
+    is in the log already, `closed` the runs whose end is. `used_keys` has the content hash for each
+    key of these entries that is in the log. `end` closes the run that was in flight; it follows
+    that run's entries, and precedes those of turns that waited.
     """
     now = current_time()
     records: list[Record] = []
@@ -133,8 +133,8 @@ def drop_repeated_keys(
     written: Collection[AcceptedKey],
     used_keys: Mapping[str, str],
 ) -> Iterator[AcceptedMessage]:
-    """A key is in a log once. An entry that repeats a message is left out; one that says something
-    else under the same key stays without the key, since its text was acknowledged."""
+    """Ensures that a key is in a log only once. An entry that repeats a message is left out; one
+    with another text under the same key loses the key, since its text was acknowledged."""
     known = dict(used_keys)
     for entry in entries:
         key = entry.message_key
@@ -146,10 +146,10 @@ def drop_repeated_keys(
 
 
 def sort_for_log(entries: Iterable[AcceptedMessage], in_flight: str = "") -> list[AcceptedMessage]:
-    """Steering messages belong to a run in flight, which is before all that wait in line. Entries
-    of one run stand together."""
+    """Entries in the order of the log: those of one run together, and first the run in flight,
+    which is the one with steering messages."""
     ordered = sorted(entries, key=lambda entry: (entry.at, entry.number))
-    first = {entry.run: place for place, entry in reversed(list(enumerate(ordered)))}
+    first = {entry.run: index for index, entry in reversed(list(enumerate(ordered)))}
     steered = {entry.run for entry in ordered if entry.steer} | {in_flight}
     return sorted(ordered, key=lambda e: (e.run not in steered, first[e.run], e.steer))
 
@@ -162,7 +162,7 @@ def make_interrupted_event(run: str, speaker: str, at: str, error: str = NEVER_R
 async def find_used_keys(
     storage: RunFinder, pair: Pair, entries: Iterable[AcceptedMessage]
 ) -> dict[str, str]:
-    """The keys of these entries that a log has, each with the hash of its content."""
+    """The keys of these entries that are in the log, each with its content hash."""
     used: dict[str, str] = {}
     for key in {entry.message_key for entry in entries if entry.message_key}:
         for record in await storage.find_run(pair, key=key):
@@ -172,13 +172,13 @@ async def find_used_keys(
 
 
 def list_pairs(entries: Iterable[AcceptedMessage]) -> list[Pair]:
-    """Their conversations, each once, in order."""
+    """The conversations of these entries, each once, in order."""
     return list(dict.fromkeys(entry.pair for entry in entries))
 
 
 def find_run_end(records: Sequence[Record]) -> EventRecord | None:
-    """The record that says how the run of these records ended. One that is followed by a message is
-    none: something was said into the run just then, and it went on."""
+    """The record of how the run of these records ended. An end record with a message after it does
+    not count: a steering message came at that moment, and the run went on."""
     for record in reversed(records):
         if isinstance(record, MessageRecord):
             return None

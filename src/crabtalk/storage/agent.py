@@ -1,7 +1,7 @@
-"""Agents as values: what a file or a client says about one, checked.
+"""Agents as values: parses and checks the settings from a file or a client.
 
-Where an agent is kept is not known here. Secrets (an MCP server's environment and authorisation)
-leave through `settings_of` masked, and come back through `unmask`.
+It does not know where agents are stored. Secrets (an MCP server's environment and authorisation)
+are masked by `render_settings` and restored by `unmask_settings`.
 """
 
 import unicodedata
@@ -14,13 +14,13 @@ import msgspec
 from crabtalk.model.messages import Value
 
 MASK = "********"
-MAX_INTEGER = 2**63 - 1  # what TOML promises to carry
+MAX_INTEGER = 2**63 - 1  # the range that TOML guarantees
 MAX_DEPTH = 32  # levels of tables and lists in a hook's settings
 MAX_IDLE_SECONDS = 1e9  # seconds
 
 
 class AgentError(Exception):
-    """An agent's name or settings cannot be used, with what to write instead."""
+    """An agent's name or settings cannot be used. The text says what to write instead."""
 
 
 class McpServerConfig(Value, frozen=True):
@@ -37,12 +37,12 @@ class McpServerConfig(Value, frozen=True):
 
 
 class Agent(Value, frozen=True):
-    """Everything there is to know about an agent; what it remembers is kept elsewhere."""
+    """All settings of an agent; its memory is stored elsewhere."""
 
     name: str
     prompt: str
     description: str = ""
-    model: str = ""  # empty: the active one
+    model: str = ""  # empty: the active model
     max_iterations: int = 16
     tool_choice: str = "auto"
     thinking: bool = False
@@ -57,10 +57,10 @@ class Agent(Value, frozen=True):
 
 
 def check_agent_name(name: str) -> None:
-    """Raises AgentError for what cannot be the name of an agent, and so of a file."""
+    """Raises AgentError for a text that cannot be the name of an agent and of its file."""
     if not name:
         raise AgentError('the name of an agent is empty; give it one, such as "crab"')
-    # The bytes keep the name of the file, with what is added while it is replaced, below the 255
+    # 192 bytes: the file name, with the suffix of its temporary file, must stay below the 255 bytes
     # that file systems allow.
     if len(name) > 64 or len(name.encode(errors="replace")) > 192:
         raise AgentError(f"the name {name[:16]!r}... is too long; use at most 64 characters")
@@ -73,17 +73,18 @@ def check_agent_name(name: str) -> None:
 
 
 def parse_agent(name: str, document: Mapping[str, Any], prompt: str | None = None) -> Agent:
-    """An agent from its settings. `prompt` wins over the one in them. Unknown keys mean nothing."""
+    """Parses an agent's settings. `prompt` overrides the one in `document`; unknown keys are
+    ignored. Raises AgentError."""
     check_agent_name(name)
-    given = document if prompt is None else {**document, "prompt": prompt}
-    values = parse_keys(AGENT_KEYS, given, "")
+    settings = document if prompt is None else {**document, "prompt": prompt}
+    values = parse_keys(AGENT_KEYS, settings, "")
     if "prompt" not in values:
         raise AgentError("prompt is missing; write what the agent is told before everything else")
     return Agent(name=name, **values)
 
 
 def find_unknown_keys(document: Mapping[str, Any]) -> list[str]:
-    """Keys that nobody reads, those of MCP servers as `mcps.<server>.<key>`."""
+    """Keys that have no meaning, those of MCP servers as `mcps.<server>.<key>`."""
     unknown = [key for key in document if key not in AGENT_KEYS]
     servers = document.get("mcps")
     for server in servers if isinstance(servers, list) else []:
@@ -94,7 +95,7 @@ def find_unknown_keys(document: Mapping[str, Any]) -> list[str]:
 
 
 def render_settings(agent: Agent) -> dict[str, Any]:
-    """All settings as JSON has them, without name and prompt. Secrets are masked."""
+    """All settings as JSON values, without name and prompt. Secrets are masked."""
     settings = {key: getattr(agent, key) for key in AGENT_KEYS if key != "prompt"}
     settings["mcps"] = [
         {key: getattr(server, key) for key in SERVER_KEYS}
@@ -109,7 +110,7 @@ def render_settings(agent: Agent) -> dict[str, Any]:
 
 
 def unmask_settings(document: Mapping[str, Any], stored: Agent | None) -> dict[str, Any]:
-    """Settings a client sent back, with what is stored in the place of every mask."""
+    """Settings that a client sent back, with each mask replaced by the stored secret."""
     servers = document.get("mcps")
     if not isinstance(servers, list):
         return dict(document)
@@ -118,26 +119,26 @@ def unmask_settings(document: Mapping[str, Any], stored: Agent | None) -> dict[s
 
 
 def unmask_server(server: Any, known: Mapping[str, McpServerConfig]) -> Any:
-    """A server of the wrong shape stays as it is: `read_agent` has the words for that."""
+    """A server of the wrong type stays as it is: `parse_agent` reports it."""
     if not isinstance(server, Mapping):
         return server
     name = server.get("name")
     before = known.get(name) if isinstance(name, str) else None
 
-    def secret(value: Any, found: str | None, key: str) -> Any:
+    def unmask(value: Any, stored: str | None, key: str) -> Any:
         if value != MASK:
             return value
-        if found is None:
+        if stored is None:
             raise AgentError(f"{key} of mcps {name!r} is masked, but none is stored; send it whole")
-        return found
+        return stored
 
     result = dict(server)
     if "auth" in server:
-        result["auth"] = secret(server["auth"], (before and before.auth) or None, "auth")
+        result["auth"] = unmask(server["auth"], (before and before.auth) or None, "auth")
     if isinstance(env := server.get("env"), Mapping):
         old = before.env if before else {}
         result["env"] = {
-            key: secret(value, old.get(key), f"env {key!r}") for key, value in env.items()
+            key: unmask(value, old.get(key), f"env {key!r}") for key, value in env.items()
         }
     return result
 
@@ -146,20 +147,20 @@ ValueParser = Callable[[Any, str], Any]
 
 
 def parse_keys(
-    keys: Mapping[str, ValueParser], given: Mapping[str, Any], where: str
+    keys: Mapping[str, ValueParser], document: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """What is said about `keys`; null, as JSON clients send it, says nothing."""
+    """Parses the values of `keys`. Null, as JSON clients send it, counts as absent."""
     return {
-        key: read(given[key], key + where)
-        for key, read in keys.items()
-        if given.get(key) is not None
+        key: parse(document[key], key + where)
+        for key, parse in keys.items()
+        if document.get(key) is not None
     }
 
 
 def parse_text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise AgentError(f"{key} must be a string")
-    # Neither an encoder, a program's arguments nor a database takes these.
+    # Encoders, program arguments and databases reject these.
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -182,12 +183,12 @@ def parse_flag(value: Any, key: str) -> bool:
 
 
 def make_integer_parser(least: int, most: int) -> ValueParser:
-    def read(value: Any, key: str) -> int:
+    def parse(value: Any, key: str) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise AgentError(f"{key} must be a whole number from {least} to {most}")
         return value
 
-    return read
+    return parse
 
 
 def parse_seconds(value: Any, key: str) -> float:
@@ -207,7 +208,7 @@ def parse_strings(value: Any, key: str) -> tuple[str, ...]:
 
 
 def parse_tool_choice(value: Any, key: str) -> str:
-    """Also as OpenAI's API spells the name of a tool."""
+    """Also accepts a tool's name in the form of OpenAI's API."""
     match value:
         case {"type": "function", "function": {"name": str(name)}} if name:
             return parse_text(name, key)
@@ -227,7 +228,7 @@ def parse_hook_tables(value: Any, key: str) -> dict[str, dict[str, Any]]:
 
 
 def parse_permissions(value: Any, key: str) -> dict[str, tuple[str, ...]]:
-    """Rules by list; what they mean is not known here."""
+    """Permission rules by list; their meaning is not known here."""
     if not isinstance(value, Mapping):
         raise AgentError(f"{key} must be a table of lists: write [{key}] and allow = [...]")
     return {
@@ -237,7 +238,7 @@ def parse_permissions(value: Any, key: str) -> dict[str, tuple[str, ...]]:
 
 
 def parse_plain_value(value: Any, key: str, depth: int = 0) -> Any:
-    """What TOML and JSON can both hold, and nothing else."""
+    """Accepts only values that both TOML and JSON can represent."""
     if depth > MAX_DEPTH:
         raise AgentError(f"{key} is nested too deeply; use at most {MAX_DEPTH} levels")
     match value:
@@ -276,14 +277,14 @@ def parse_environment(value: Any, key: str) -> dict[str, str]:
 
 
 def parse_web_address(value: Any, key: str) -> str:
-    """Empty, as clients send it for a server that is started, is as good as absent."""
+    """Empty counts as absent: clients send that for a server with a command."""
     address = parse_text(value, key)
     try:
         parts = urlsplit(address)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        fits = False
-    if address and not (fits and address.isprintable() and " " not in address):
+        is_valid = False
+    if address and not (is_valid and address.isprintable() and " " not in address):
         raise AgentError(f"{key} must be an address that starts with http:// or https://")
     return address
 
@@ -297,23 +298,23 @@ def parse_header(value: Any, key: str) -> str:
 def parse_servers(value: Any, key: str) -> tuple[McpServerConfig, ...]:
     if not isinstance(value, list | tuple):
         raise AgentError(f"{key} must be a list of tables: write [[mcps]]")
-    found: dict[str, McpServerConfig] = {}
+    servers: dict[str, McpServerConfig] = {}
     for number, entry in enumerate(value, 1):
         if not isinstance(entry, Mapping):
             raise AgentError(f"number {number} of {key} must be a table: write [[mcps]]")
         if not entry.get("name"):
             raise AgentError(f'number {number} of {key} has no name; add one, such as "github"')
         name = parse_nonempty_text(entry["name"], f"name of number {number} of {key}")
-        if name in found:
+        if name in servers:
             raise AgentError(f"two servers in {key} are called {name!r}; names must differ")
         server = McpServerConfig(**parse_keys(SERVER_KEYS, entry, f" of {key} {name!r}"))
         if not server.command.strip() and not server.url:
             raise AgentError(f"{key} {name!r} has neither command nor url; write one of them")
-        found[name] = server
-    return tuple(found.values())
+        servers[name] = server
+    return tuple(servers.values())
 
 
-# In the order in which a new file has them.
+# In the order in which a new file lists them.
 AGENT_KEYS: dict[str, ValueParser] = {
     "description": parse_text,
     "model": parse_text,

@@ -1,6 +1,7 @@
-"""Agent files: one TOML file per agent, a person's as much as ours.
+"""Agent files: one TOML file per agent, which people edit as well.
 
-Saving changes what differs and nothing else; what it made is read back before it is written.
+Saving changes only the settings that differ; the new text is parsed and checked before it is
+written.
 """
 
 import os
@@ -30,16 +31,16 @@ BrokenAgents = dict[str, str]
 
 
 class AgentFiles:
-    """The agents in a directory. Every call blocks: call it in a thread.
+    """The agents in a directory. Every method blocks: call it in a thread.
 
-    Callers take care that no two calls change the same agent at once.
+    Callers ensure that no two calls change the same agent at once.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def list(self) -> tuple[AgentList, BrokenAgents]:
-        """All agents by name, and for each file that is none a sentence that says why."""
+        """All agents sorted by name, and by name the reason for each file that is not an agent."""
         agents: AgentList = []
         broken: BrokenAgents = {}
         try:
@@ -47,18 +48,18 @@ class AgentFiles:
         except FileNotFoundError:
             return agents, broken
         for name in sorted(file.removesuffix(".toml") for file in files if is_agent_file(file)):
-            shown = os.fsencode(name).decode(errors="replace")
+            printable = os.fsencode(name).decode(errors="replace")
             try:
                 check_agent_name(name)
             except AgentError as error:
-                broken[shown] = f"{self._directory}/{shown}.toml: {error}"
+                broken[printable] = f"{self._directory}/{printable}.toml: {error}"
                 continue
             try:
                 agent = self.load(name)
             except AgentError as error:
-                broken[shown] = str(error)
+                broken[printable] = str(error)
             except OSError as error:
-                broken[shown] = (
+                broken[printable] = (
                     f"cannot read {self._path(name)}: {error.strerror}; check its rights"
                 )
             else:
@@ -68,16 +69,16 @@ class AgentFiles:
 
     def load(self, name: str) -> Agent | None:
         path = self._path(name)
-        found = read_document(path)
-        if found is None:
+        text_and_document = read_document(path)
+        if text_and_document is None:
             return None
         try:
-            return parse_agent(name, found[1])
+            return parse_agent(name, text_and_document[1])
         except AgentError as error:
             raise AgentError(f"{path}: {error}") from None
 
     def save(self, agent: Agent) -> None:
-        """Raises AgentError, and changes nothing, where the file is there but cannot be read."""
+        """Raises AgentError, and changes nothing, when the file exists but cannot be read."""
         path = self._path(agent.name)
         text, document = read_document(path) or ("", {})
         data = edit_agent_text(text, document, agent).encode()
@@ -88,7 +89,7 @@ class AgentFiles:
         replace_file(path, data, 0o600)
 
     def delete(self, name: str) -> bool:
-        """False when there was none."""
+        """Returns False when there was no such agent."""
         try:
             self._path(name).unlink()
         except FileNotFoundError:
@@ -116,7 +117,7 @@ def is_agent_file(file: str) -> bool:
 
 
 def read_document(path: Path) -> tuple[str, dict[str, Any]] | None:
-    """The text of a file and what it says."""
+    """The text of a file and its parsed content; None when it does not exist."""
     try:
         if path.exists() and not path.is_file():  # reading a pipe would never end
             raise AgentError(f"{path} is not a file; move it away")
@@ -137,12 +138,12 @@ def flush_directory(directory: Path) -> None:
 
 
 def edit_agent_text(text: str, document: Mapping[str, Any], agent: Agent) -> str:
-    """`text`, which says `document`, with `agent` in it."""
+    """Returns `text`, whose parsed content is `document`, with the settings of `agent`."""
     editor = TomlEditor(text)
     old = {key: value for key, value in document.items() if key != "mcps"}
     servers = document.get("mcps", [])
-    places = index_by_name(servers)
-    before = [servers[places[s.name]] if s.name in places else {} for s in agent.mcps]
+    indexes = index_by_name(servers)
+    before = [servers[indexes[s.name]] if s.name in indexes else {} for s in agent.mcps]
     tables = [
         merge_table(SERVER_KEYS, server, McpServerConfig(name=""), table)
         for server, table in zip(agent.mcps, before, strict=True)
@@ -159,17 +160,18 @@ def edit_agent_text(text: str, document: Mapping[str, Any], agent: Agent) -> str
 
 
 def describes_agent(document: Mapping[str, Any], before: Mapping[str, Any], agent: Agent) -> bool:
-    """Whether that is the agent, with all else that was there before."""
-    found = parse_agent(agent.name, document)
+    """Whether `document` has the settings of the agent and all unknown keys of `before`."""
+    parsed = parse_agent(agent.name, document)
     others = [{k: v for k, v in d.items() if k not in AGENT_KEYS} for d in (before, document)]
-    is_equal = found == agent and is_same_value(found.hooks, agent.hooks)
+    is_equal = parsed == agent and is_same_value(parsed.hooks, agent.hooks)
     return is_equal and repr(others[0]) == repr(others[1])
 
 
 def merge_table(
     keys: Mapping[str, ValueParser], value: Value, default: Value, old: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a table should say: its unknown keys, what it says in other words, and the rest."""
+    """The new content of a table. Unknown keys stay, and so do values that mean the same as the new
+    ones but are written differently."""
     table = {key: entry for key, entry in old.items() if key not in keys}
     for key in keys:
         new = getattr(value, key)
@@ -183,14 +185,14 @@ def merge_table(
 
 
 def tuples_to_lists(value: Any) -> Any:
-    """As TOML has it; the lists of [permissions] are inside a table."""
+    """Tuples as TOML lists, also inside a table, as in [permissions]."""
     if isinstance(value, dict):
-        return {key: tuples_to_lists(each) for key, each in value.items()}
+        return {key: tuples_to_lists(item) for key, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
-def has_same_meaning(read: ValueParser, said: Any, value: Any) -> bool:
+def has_same_meaning(parse: ValueParser, written: Any, value: Any) -> bool:
     try:
-        return is_same_value(read(said, ""), value)
+        return is_same_value(parse(written, ""), value)
     except AgentError:
         return False

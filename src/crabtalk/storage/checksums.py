@@ -1,9 +1,9 @@
-"""Checksums of log lines. Each line ends in two members that the writer adds to a record:
-`"prev"`, the sum of the line before it, and `"sum"`, its own, over all bytes before that member.
+"""Checksums of log lines. The writer adds two members to the end of each record: `"prev"`, the sum
+of the line before it, and `"sum"`, its own sum over all bytes before that member.
 
 Lines of older versions have neither and are read as they are. The first sealed line after such a
-line has the hash of that whole line as its `"prev"`. Sums find accidents; whoever can write the
-file can compute them too. Bytes in, bytes out: nothing here opens a file.
+line has the hash of that whole line as its `"prev"`. Checksums find accidents, not attacks: a
+program that can write the file can compute them too. Nothing here opens a file.
 """
 
 import re
@@ -14,14 +14,15 @@ SUM = b',"sum":"'
 END = b'"}'
 DIGITS = 16
 SUM_MEMBER = len(SUM) + DIGITS + len(END)
-PREV_MEMBER = len(PREV) + DIGITS + 1  # without a sum in it, as on the first line, it is shorter
+PREV_MEMBER = len(PREV) + DIGITS + 1  # on the first line it is empty and therefore shorter
 FIRST_MEMBER = len(PREV) + 1
 # Where the digits are, counted from the end of a line.
 SUM_END = -len(END)
 SUM_AT = SUM_END - DIGITS
 PREV_END = -SUM_MEMBER - 1
 PREV_AT = PREV_END - DIGITS
-# A seal whose key "sum" was changed, or that something follows. Only its tail is looked at.
+# A seal whose "sum" key was changed, or that has something after it. Only the end of a line is
+# searched.
 BROKEN_SEAL = re.compile(
     rb',"prev":"(?:[0-9a-f]{16})?",".{3}":"[0-9a-f]{16}"}\s*\Z|,"sum":"[0-9a-f]{16}"}\s+\Z',
     re.DOTALL,
@@ -34,9 +35,10 @@ def hash_line(data: bytes) -> bytes:
 
 
 def seal_lines(data: bytes, prev: bytes) -> tuple[bytes, bytes]:
-    """Complete lines with their seals, and the sum of the last one. `prev` is the sum before.
+    """Adds the two members to complete lines; returns them and the sum of the last one. `prev` is
+    the sum of the line before.
 
-    A line that is no JSON object stays as it is; the next one refers to it.
+    A line that is no JSON object stays as it is; the next line refers to its hash.
     """
     sealed: list[bytes] = []
     for line in data.split(b"\n"):
@@ -53,7 +55,7 @@ def seal_lines(data: bytes, prev: bytes) -> tuple[bytes, bytes]:
 
 
 def remove_seal(line: bytes) -> bytes:
-    """The line as the encoder wrote it."""
+    """The line as it was before sealing."""
     if not is_sealed(line):
         return line
     body = line[:-SUM_MEMBER]
@@ -64,7 +66,8 @@ def remove_seal(line: bytes) -> bytes:
 
 
 def check_sum(line: bytes) -> None:
-    """Raises ValueError for a line that is not what was written. One without a seal passes."""
+    """Raises ValueError for a line that was changed after it was written. A line without a seal
+    passes."""
     if is_sealed(line):
         if hash_line(line[:-SUM_MEMBER]) != line[SUM_AT:SUM_END]:
             raise ValueError("the checksum does not match")
@@ -73,12 +76,12 @@ def check_sum(line: bytes) -> None:
 
 
 def is_sealed(line: bytes) -> bool:
-    """Whether it ends as a sealed line does; not whether the sum is right."""
+    """Whether the line ends like a sealed line; the sum is not checked."""
     return line[-SUM_MEMBER:SUM_AT] == SUM and line[SUM_END:] == END
 
 
 def read_prev(line: bytes) -> bytes | None:
-    """The sum of the line before it, empty for the first; None for a line without a seal."""
+    """The `"prev"` of a line, empty for the first one; None for a line without a seal."""
     if not is_sealed(line):
         return None
     if line[-PREV_MEMBER - SUM_MEMBER : PREV_AT] == PREV:
@@ -87,13 +90,14 @@ def read_prev(line: bytes) -> bytes | None:
 
 
 def read_link(line: bytes) -> bytes:
-    """What the line after it has as its `"prev"`."""
+    """The `"prev"` that the next line must have."""
     return line[SUM_AT:SUM_END] if is_sealed(line) else hash_line(line)
 
 
 def is_link(line: bytes, following: bytes) -> bool:
-    """Whether `following` was written after `line`. One without a seal may follow any line."""
-    # Most lines by far have both sums where they are expected, so this is looked at first.
+    """Whether `following` was written right after `line`. A line without a seal may follow any
+    line."""
+    # Nearly all lines have both sums at fixed offsets, so this is checked first.
     if following[PREV_AT:PREV_END] == line[SUM_AT:SUM_END] and is_sealed(following):
         return True
     prev = read_prev(following)

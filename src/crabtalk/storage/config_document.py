@@ -1,4 +1,4 @@
-"""The configuration as a document: a person's file, of which we change one key at a time."""
+"""The configuration as a document: a file that people edit, changed here one key at a time."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from .errors import StorageError
 
 
 class ConfigDocument:
-    """Every call blocks, and raises OSError and StorageError."""
+    """Every method blocks, and raises OSError and StorageError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -18,11 +18,11 @@ class ConfigDocument:
         return self._read_document()[1]
 
     def _read_document(self) -> tuple[str, dict[str, Any]]:
-        """The text, and what it says."""
-        import tomllib  # late: most starts have no file to read
+        """The text and its parsed content."""
+        import tomllib  # imported late: most starts have no file to read
 
         try:
-            # Not as text: line ends would come back as ours rather than as the user's.
+            # Read as bytes, because text mode would change the user's line endings.
             text = self._path.read_bytes().decode()
             return text, tomllib.loads(text)
         except FileNotFoundError:
@@ -33,7 +33,7 @@ class ConfigDocument:
             ) from None
 
     def set_value(self, section: str, key: str, value: Any) -> None:
-        """Changes that and nothing else."""
+        """Changes one key and nothing else in the file."""
         import tomlkit
         from tomlkit.exceptions import TOMLKitError
 

@@ -1,13 +1,13 @@
-"""How storage fails."""
+"""Errors of storage."""
 
 
 class StorageError(Exception):
-    """Something could not be kept or read; says what, why, and what to do about it."""
+    """Something could not be stored or read. The text says what, why, and what to do about it."""
 
 
 class StorageUnavailableError(StorageError):
-    """The same, for now: what is shared cannot be reached, and is tried again by itself."""
+    """A temporary failure: the shared database cannot be reached; reconnecting is automatic."""
 
 
 class FencedError(StorageUnavailableError):
-    """Somebody else has the conversation's turn by now; nothing of this was kept."""
+    """Another process holds the conversation's turn by now; nothing was stored."""

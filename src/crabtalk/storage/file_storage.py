@@ -1,4 +1,7 @@
-"""FileStorage: a home directory as Storage. One log a conversation, one file an agent."""
+"""FileStorage: storage in a home directory, with one log per conversation and one file per agent.
+
+Logs are read in threads and written by the thread of `log_writer`.
+"""
 
 import asyncio
 import contextlib
@@ -50,12 +53,12 @@ from .run_lookup import OpenRun
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Bytes of lines on one page: leaves room for what an answer's frame adds to them.
+# Bytes of lines on one page: leaves room for what the frame of a response adds.
 PAGE_BYTES = 4 * 1024 * 1024
 
 
 class FileStorage:
-    """`flush` True survives a power cut, False the death of the process."""
+    """With `flush`, data survives a power cut; without it, only the death of the process."""
 
     def __init__(self, home: Path, *, flush: bool = True) -> None:
         self._logs_directory = home / "sessions"
@@ -63,7 +66,7 @@ class FileStorage:
         self._agent_files = AgentFiles(home / "agents")
         self._log_writer = LogWriter(self._logs_directory, flush=flush)
         self._journal = AcceptedJournal(self._logs_directory, self._log_writer)
-        # Pairs whose name was taken by another, as good as never.
+        # Pairs whose log has another name, because another pair's log has theirs. Very rare.
         self._moved_logs: dict[Pair, str] = {}
         self._listing_cache = ListingCache(self._logs_directory, home / "index" / "conversations")
 
@@ -74,15 +77,14 @@ class FileStorage:
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
     def claim_turn(self, pair: Pair, run: str = "", *, first: bool = False) -> None:
-        """A home has one daemon."""
+        """None: a home directory has only one daemon."""
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
         with translate_os_errors():
             await self._journal.open()
-        found = await run_unless_missing(self._load_with_open_run, pair)
-        stored, open_run = found or (None, None)
+        stored, open_run = await run_unless_missing(self._load_with_open_run, pair) or (None, None)
         if not self._journal.list_orphans(pair) and open_run is None:
             return stored
         await self._close_runs(pair, stored.meta if stored is not None else None, open_run)
@@ -102,14 +104,14 @@ class FileStorage:
     async def read_conversation(self, pair: Pair) -> StoredConversation | None:
         return await run_unless_missing(self._read_stored, pair, False)
 
-    def _read_stored(self, pair: Pair, mend: bool) -> StoredConversation | None:
+    def _read_stored(self, pair: Pair, repair: bool) -> StoredConversation | None:
         path = self._find_log(pair)
         if path is None:
             return None
-        size = logs.repair_log(path) if mend else logs.measure_whole_lines(path)
+        size = logs.repair_log(path) if repair else logs.measure_whole_lines(path)
         if size == 0:
-            # A crash came between the file and its first line.
-            if mend:
+            # A crash came after the file was created and before its first line was written.
+            if repair:
                 path.unlink()
             return None
         return logs.read_stored(path, size, pair)
@@ -140,15 +142,15 @@ class FileStorage:
         total = meta.message_count if meta is not None else 0
         missing = [number for number in reader.missing if number >= offset]
         if not missing:
-            following = messages[-1].id + 1 if messages else total
-            return MessagePage(tuple(messages), total, following if following < total else None)
-        shown = sorted([*missing, *[record.id for record in messages]])[:limit]
-        following = shown[-1] + 1 if shown else total
+            next_id = messages[-1].id + 1 if messages else total
+            return MessagePage(tuple(messages), total, next_id if next_id < total else None)
+        ids = sorted([*missing, *[record.id for record in messages]])[:limit]
+        next_id = ids[-1] + 1 if ids else total
         return MessagePage(
-            tuple(record for record in messages if record.id < following),
+            tuple(record for record in messages if record.id < next_id),
             total,
-            following if following < total else None,
-            tuple(number for number in missing if number < following),
+            next_id if next_id < total else None,
+            tuple(number for number in missing if number < next_id),
         )
 
     async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
@@ -177,30 +179,30 @@ class FileStorage:
         if path is None:
             return None
         damaged: list[bytes] = []
-        found = make_archives(logs.read_markers(path, damaged))
+        archives = make_archives(logs.read_markers(path, damaged))
         if damaged:
             logs.set_aside(path, damaged)
-        return found
+        return archives
 
     async def list_conversations(
         self, agent: str = "", sender: str = ""
     ) -> list[tuple[str, ConversationMeta]]:
         with translate_os_errors():
             rows = await self._listing_cache.list_rows()
-        found = [
+        matching = [
             (name, meta)
             for name, meta in rows
             if (not agent or meta.agent == agent) and (not sender or meta.created_by == sender)
         ]
-        logs_of = Counter((meta.agent, meta.created_by) for _, meta in found)
-        if len(logs_of) == len(found):
-            return found
-        several = [Pair(*pair) for pair, count in logs_of.items() if count > 1]
-        real = await run_in_thread(lambda: {pair: self._find_log(pair) for pair in several})
+        log_counts = Counter((meta.agent, meta.created_by) for _, meta in matching)
+        if len(log_counts) == len(matching):
+            return matching
+        copied = [Pair(*pair) for pair, count in log_counts.items() if count > 1]
+        real_logs = await run_in_thread(lambda: {pair: self._find_log(pair) for pair in copied})
         return [
             (name, meta)
-            for name, meta in found
-            if real.get(meta.pair) in (self._log_path(name), None)  # a copy cannot be opened
+            for name, meta in matching
+            if real_logs.get(meta.pair) in (self._log_path(name), None)  # a copy cannot be opened
         ]
 
     async def resolve_handle(self, handle: str) -> Pair | None:
@@ -211,7 +213,7 @@ class FileStorage:
     def _resolve(self, handle: str) -> Pair | None:
         path = self._logs_directory / f"{handle}.jsonl"
         pair = logs.read_owner(path) if path.is_file() else None
-        # A copy that somebody made says whose it is as well, and must not stand for the log itself.
+        # A copy of a log names the same pair, and must not be taken for the log itself.
         return pair if pair is not None and self._find_log(pair) in (path, None) else None
 
     async def delete_conversation(self, pair: Pair) -> bool:
@@ -231,7 +233,7 @@ class FileStorage:
         return path.stem
 
     def _find_log(self, pair: Pair) -> Path | None:
-        """The pair's log. The name leads there, its meta has the last word."""
+        """The pair's log. It is found by its name; the owner in its meta decides."""
         first, free = make_log_name(pair), ""
         found: Path | None = None
         for attempt in itertools.count(1):
@@ -241,7 +243,7 @@ class FileStorage:
                 free = free or name
             elif logs.read_owner(path) in (pair, None):
                 found = path
-            # The second is looked at in any case: the log it gave way to may be deleted by now.
+            # Always try the second name: the log that had the first one may be deleted by now.
             if found is not None or (free and attempt > 1):
                 break
         name = found.stem if found is not None else free
@@ -251,7 +253,7 @@ class FileStorage:
             self._moved_logs.pop(pair, None)
         return found
 
-    # ── Accepted texts ──────────────────────────────────────────────────────────────────────
+    # ── Accepted messages ───────────────────────────────────────────────────────────────────
 
     async def accept_message(self, entry: AcceptedMessage) -> None:
         with translate_os_errors():
@@ -271,14 +273,14 @@ class FileStorage:
     async def _close_runs(
         self, pair: Pair, meta: ConversationMeta | None, open_run: OpenRun | None
     ) -> None:
-        """Ends on the record what a crash cut off: the run in flight and those that waited.
+        """Writes the end of runs that a crash interrupted: the run in flight and those that waited.
 
-        The crash may have come after a message was appended and before the journal said so, or
-        in the middle of this: so the log is looked at first."""
+        The crash may have come after a message was appended and before the journal was updated, or
+        in the middle of this method, so the log is searched first."""
         entries = self._journal.list_orphans(pair)
         start = min((entry.after for entry in entries), default=0)
         if meta is not None and start > meta.message_count:
-            start = 0  # another conversation of that name was begun since
+            start = 0  # the conversation was deleted and created again since
         recent = await run_in_thread(self._records_from, pair, start) if entries else []
         used_keys = await find_used_keys(self, pair, entries)
         records = make_closing_records(
@@ -306,25 +308,25 @@ class FileStorage:
         return await run_in_thread(self._read_versions)
 
     def _read_versions(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        versions: dict[str, int] = {}
         try:
             with os.scandir(self._logs_directory) as entries:
                 for entry in entries:
                     if entry.name.endswith(".jsonl"):
                         with contextlib.suppress(FileNotFoundError):  # deleted a moment ago
                             status = entry.stat(follow_symlinks=False)
-                            found[entry.name[:-6]] = log_tail.compute_version(status)
+                            versions[entry.name[:-6]] = log_tail.compute_version(status)
         except FileNotFoundError:
-            pass  # nothing was said yet
-        return found
+            pass  # there is no conversation yet
+        return versions
 
     async def read_changes(self, since: str) -> None:
-        """Files may be changed by anybody, who tells nobody."""
+        """None: other programs may change files without notice, so only versions can tell."""
 
     async def read_new_records(
         self, positions: Sequence[tuple[str, int]], limit: int
     ) -> list[RecordSlice | StorageError | None]:
-        # All in one go: to a thread and back takes longer than what a turn has added to a log.
+        # One thread call for all logs: the call costs more than reading what a turn added.
         return await run_in_thread(
             lambda: [
                 self._read_new_records(handle, position, limit) for handle, position in positions
@@ -334,7 +336,7 @@ class FileStorage:
     def _read_new_records(
         self, handle: str, position: int, limit: int
     ) -> RecordSlice | StorageError | None:
-        time.sleep(0)  # the loop's turn, if it waits for one
+        time.sleep(0)  # give the event loop's thread a chance to run
         if not is_handle(handle):
             return None
         try:
@@ -347,13 +349,13 @@ class FileStorage:
             return error
 
     async def read_windows(
-        self, places: Sequence[WindowRequest]
+        self, requests: Sequence[WindowRequest]
     ) -> list[tuple[MessageRecord, ...]]:
-        return await run_in_thread(lambda: [self._read_window(place) for place in places])
+        return await run_in_thread(lambda: [self._read_window(request) for request in requests])
 
-    def _read_window(self, place: WindowRequest) -> tuple[MessageRecord, ...]:
+    def _read_window(self, request: WindowRequest) -> tuple[MessageRecord, ...]:
         try:
-            return log_tail.read_window(self._log_path(place.handle), place)
+            return log_tail.read_window(self._log_path(request.handle), request)
         except FileNotFoundError:
             return ()
 
@@ -392,31 +394,31 @@ class FileStorage:
 
 
 def make_cut_off_record(run: OpenRun, pair: Pair) -> EventRecord:
-    """The record that says that a run was cut off."""
+    """The end record of a run that a crash interrupted."""
     return make_interrupted_event(run.run, run.speaker or pair.agent, current_time(), CUT_OFF)
 
 
 async def run_unless_missing(function: Callable[..., T | None], *arguments: Any) -> T | None:
-    """What is deleted while it is being looked for is not there."""
+    """Runs in a thread; returns None when a file is missing, such as one deleted meanwhile."""
 
-    def look() -> T | None:
+    def call() -> T | None:
         try:
             return function(*arguments)
         except FileNotFoundError:
             return None
 
-    return await run_in_thread(look)
+    return await run_in_thread(call)
 
 
 async def run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Nothing here may stall the loop."""
+    """Runs a blocking function in a thread. Raises StorageError instead of OSError."""
     with translate_os_errors():
         return await asyncio.to_thread(function, *arguments)
 
 
 @contextmanager
 def translate_os_errors() -> Iterator[None]:
-    """What the file system refuses is a StorageError."""
+    """Raises StorageError instead of OSError."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Catalogue: what a listing shows of every log, without reading the logs each time.
+"""ListingCache: the meta of every log, so that a listing need not read the logs each time.
 
-Filled when somebody first asks, and kept up to date by what is appended. On the way out it is saved
-beside the logs' home; it is derived from them, and may be deleted at any time.
+The first listing fills it, and appends keep it up to date. It is saved to a file on shutdown. The
+file is derived from the logs and may be deleted at any time.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from .records import ConversationMeta, Pair, Record
 
 log = logging.getLogger(__name__)
 
-# A log's size and time of change: while both are the same, so is what a listing shows of it.
+# A log's size and modification time: while both are the same, its meta is the same.
 FileFingerprint = tuple[int, int]
 
 
@@ -37,14 +37,14 @@ class ListingCache:
         self._file = file
         self._metas: dict[str, ConversationMeta] | None = None
         self._list_lock = asyncio.Lock()
-        # What was appended, while logs are surveyed, to those not known yet.
+        # Records that were appended to unknown logs during a scan.
         self._appended_meanwhile: dict[str, list[Record]] | None = None
         self._removed_meanwhile: set[str] = set()
 
     def record_append(
         self, name: str, pair: Pair, records: Sequence[Record], *, created: bool
     ) -> None:
-        """That these were appended."""
+        """Updates the meta of a log after an append."""
         if self._metas is not None and (created or name in self._metas):
             meta = ConversationMeta(*pair) if created else self._metas[name]
             self._metas[name] = apply_records(meta, records)
@@ -58,9 +58,9 @@ class ListingCache:
             self._removed_meanwhile.add(name)
 
     async def list_rows(self) -> list[tuple[str, ConversationMeta]]:
-        """All there are now, also those that came or went without us. Raises OSError."""
+        """Name and meta of all logs, including changes by other programs. Raises OSError."""
         async with self._list_lock:
-            # Kept up to date from here on, also by appends that come while the thread reads.
+            # Appends update the cache from here on, also while the thread reads.
             known = self._metas if self._metas is not None else {}
             self._metas = known
             meanwhile = self._appended_meanwhile = {}
@@ -73,48 +73,48 @@ class ListingCache:
             for name in self._removed_meanwhile & fresh.keys():
                 del fresh[name]
             for name, meta in fresh.items():
-                # Some of it the thread has seen; laid over itself it makes no difference.
+                # The thread may have read some of these records; applying them twice is harmless.
                 known.setdefault(name, apply_records(meta, meanwhile.get(name, ())))
             for name in before - names:
                 known.pop(name, None)
             return list(known.items())
 
     def save(self) -> None:
-        """For the next start. Blocks; that it cannot be written matters to nobody."""
+        """Saves the cache for the next start. Blocks. A failed write is only logged."""
         if not self._metas:
             return
         rows = [
-            ListingRow(name, seen, meta)
-            for name, seen in self._list_log_files(with_times=True).items()
-            if seen is not None and (meta := self._metas.get(name)) is not None
+            ListingRow(name, fingerprint, meta)
+            for name, fingerprint in self._list_log_files(with_times=True).items()
+            if fingerprint is not None and (meta := self._metas.get(name)) is not None
         ]
         try:
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
-            aside = self._file.with_suffix(".new")
+            temporary = self._file.with_suffix(".new")
             descriptor = os.open(
-                aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600
             )
             with os.fdopen(descriptor, "wb") as file:
                 file.write(msgspec.msgpack.encode(rows))
-            aside.replace(self._file)
+            temporary.replace(self._file)
         except OSError as error:
             log.info("the catalogue of conversations was not saved: %s", error.strerror)
 
     # ── In threads ──────────────────────────────────────────────────────────────────────────
 
     def _scan_logs(self, known: set[str]) -> tuple[set[str], dict[str, ConversationMeta]]:
-        """All names there are, and the meta of those not known yet."""
+        """The names of all logs, and the meta of those that are not in `known`."""
         names: set[str] = set()
         fresh: dict[str, ConversationMeta] = {}
         saved = self._read_saved_rows() if not known else {}
         directory = str(self._directory)
-        for name, seen in self._list_log_files(with_times=bool(saved)).items():
+        for name, fingerprint in self._list_log_files(with_times=bool(saved)).items():
             row = saved.get(name)
             if name in known:
                 names.add(name)
             elif not is_handle(name):
-                continue  # named by somebody else: nobody could ask for it
-            elif row is not None and row.fingerprint == seen:
+                continue  # not a name that crabtalk gives, so clients cannot address it
+            elif row is not None and row.fingerprint == fingerprint:
                 fresh[name] = row.meta
             elif (meta := self._read_log_meta(f"{directory}/{name}.jsonl", name)) is not None:
                 fresh[name] = meta
@@ -143,7 +143,7 @@ class ListingCache:
         except OSError as error:
             log.warning("cannot read the log %s: %s", name, error.strerror)
             return None
-        if meta is None and Path(path).stat().st_size:  # an empty one is just being made
+        if meta is None and Path(path).stat().st_size:  # an empty log is being created right now
             log.warning("the log %s does not say whose it is; not listed", name)
         return meta
 
@@ -157,7 +157,7 @@ def read_fingerprint(entry: "os.DirEntry[str]") -> FileFingerprint | None:
 
 
 def apply_records(meta: ConversationMeta, records: Iterable[Record]) -> ConversationMeta:
-    """The meta after all of them, without the summary, which no listing shows."""
+    """The meta after these records, without the summary, which listings do not show."""
     for record in records:
         meta = meta.apply_record(record)
     return msgspec.structs.replace(meta, summary="") if meta.summary else meta

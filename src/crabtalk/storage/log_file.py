@@ -1,6 +1,6 @@
-"""A log file: lines of records, read from either end, mended where a crash cut it short.
+"""Reads log files from either end, and repairs what a crash left incomplete.
 
-Everything here blocks; it runs in threads. Nothing here writes but `mend` and `set_aside`.
+Everything here blocks; it runs in threads. Only `repair_log` and `set_aside` write.
 """
 
 import logging
@@ -27,8 +27,8 @@ from .records import (
 
 log = logging.getLogger(__name__)
 
-# How lines begin: the encoder writes the kind first. Only line starts can match, since JSON has no
-# raw line feed inside a string.
+# The beginnings of lines: the encoder writes the kind first. After a line feed, these match only at
+# line starts, since JSON strings have no raw line feed.
 MARKER = b'{"kind":"compact"'
 META = b'{"kind":"meta"'
 TAIL_BYTES = 8 * 1024
@@ -38,15 +38,15 @@ TORN_SEAL_BYTES = 40
 
 
 def open_log(path: Path) -> BinaryIO:
-    """To read. A link is not followed: what it leads to is no log of ours."""
+    """Opens a log for reading. Symbolic links are not followed, because logs never are links."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
 
 
 def repair_log(path: Path) -> int:
-    """Cuts a line that a crash left half written. Returns the size of what is whole.
+    """Removes an incomplete last line. Returns the size of the complete lines.
 
-    A last line that only lacks its line feed, as an editor may leave it, gets it. So does one whose
-    line feed was changed: its checksum shows that the rest is whole.
+    If the line only lacks its line feed, as an editor may leave it, the line feed is added. The
+    same happens when another byte stands in place of the line feed and the checksum is right.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
@@ -62,7 +62,7 @@ def repair_log(path: Path) -> int:
             os.pwrite(descriptor, b"\n", size - 1)
             whole = size
         else:
-            if b'"sum":"' in torn[-TORN_SEAL_BYTES:]:  # written to its end, so damaged and not torn
+            if b'"sum":"' in torn[-TORN_SEAL_BYTES:]:  # it was written completely, then damaged
                 set_aside(path, [torn])
             os.ftruncate(descriptor, whole)
             log.warning("%s ended in half a line of %d bytes, cut", path.name, size - whole)
@@ -73,44 +73,45 @@ def repair_log(path: Path) -> int:
 
 
 def find_lines_end(descriptor: int, size: int) -> int:
-    """Where the last complete line ends."""
+    """The offset after the last complete line."""
     end = size
     while end:
         start = max(0, end - BLOCK_BYTES)
-        found = read_range(descriptor, start, end).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        index = read_range(descriptor, start, end).rfind(b"\n")
+        if index >= 0:
+            return start + index + 1
         end = start
     return 0
 
 
 def measure_whole_lines(path: Path) -> int:
-    """The size of what is whole; half a line after it may be one that is being written."""
+    """The size of the complete lines; an incomplete line after them may be a write in progress."""
     with open_log(path) as file:
         return find_lines_end(file.fileno(), os.fstat(file.fileno()).st_size)
 
 
 def read_since_marker(path: Path, size: int) -> bytes:
-    """From the last marker on, or all there is. Reads backwards: a long past costs nothing.
+    """The lines from the last marker on, or all lines. Reads backwards, so a long log costs no
+    more than a short one.
 
-    A marker that cannot be read is none: without its summary, what it folded is still needed.
+    A damaged marker does not count: without its summary, the messages before it are still needed.
     """
     with open_log(path) as file:
         block = BLOCK_BYTES
         while True:
             start = max(0, size - block)
             data = read_range(file.fileno(), start, size)
-            found = len(data)
-            while (found := data.rfind(b"\n" + MARKER, 0, found)) >= 0:
-                if is_record(data[found + 1 : data.find(b"\n", found + 1)]):
-                    return data[found + 1 :]
+            index = len(data)
+            while (index := data.rfind(b"\n" + MARKER, 0, index)) >= 0:
+                if is_record(data[index + 1 : data.find(b"\n", index + 1)]):
+                    return data[index + 1 :]
             if start == 0:
                 return data
             block *= 4
 
 
 def read_last_link(path: Path, size: int) -> bytes:
-    """What the next line has as its `"prev"`: the sum of the last one, empty in an empty log."""
+    """The `"prev"` for the next line: the sum of the last line, empty in an empty log."""
     with open_log(path) as file:
         end = min(size, os.fstat(file.fileno()).st_size)
         if end == 0:
@@ -120,9 +121,9 @@ def read_last_link(path: Path, size: int) -> bytes:
 
 
 def read_stored(path: Path, size: int, pair: Pair) -> StoredConversation:
-    """What follows the last marker. Damaged lines are reported, and left out."""
+    """The conversation from the last marker on. Damaged lines are reported and left out."""
     data = read_since_marker(path, size)
-    # What was patched before the marker still holds, also when no snapshot came after it.
+    # Patches before the marker still apply, also when no snapshot came after them.
     meta = read_meta(path, pair) or ConversationMeta(*pair)
     reader = LogReader()
     stored = replay_records(reader.read(data.split(b"\n")), meta, len(data))
@@ -151,7 +152,7 @@ def report_damage(path: Path, reader: LogReader) -> None:
 
 
 def decode_lines(data: bytes, damaged: list[bytes]) -> Iterator[Record]:
-    """The records of complete lines. Those that cannot be read go to `damaged`."""
+    """The records of complete lines. Lines that cannot be decoded are added to `damaged`."""
     for line in data.split(b"\n"):
         if not line:
             continue
@@ -162,10 +163,10 @@ def decode_lines(data: bytes, damaged: list[bytes]) -> Iterator[Record]:
 
 
 def set_aside(path: Path, damaged: list[bytes]) -> None:
-    """Copies lines nobody could read to a file beside the log, once each, and says so."""
-    aside = path.with_suffix(".damaged")
+    """Copies unreadable lines to a file beside the log, once each, and logs an error."""
+    copies = path.with_suffix(".damaged")
     try:
-        known = set(aside.read_bytes().split(b"\n"))
+        known = set(copies.read_bytes().split(b"\n"))
     except FileNotFoundError:
         known = set()
     fresh = [line for line in dict.fromkeys(damaged) if line not in known]
@@ -175,9 +176,9 @@ def set_aside(path: Path, damaged: list[bytes]) -> None:
         "%s has %d unreadable lines; they stay where they are, with a copy in %s",
         path.name,
         len(fresh),
-        aside.name,
+        copies.name,
     )
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(copies, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(b"".join(line + b"\n" for line in fresh))
         file.flush()
@@ -185,7 +186,7 @@ def set_aside(path: Path, damaged: list[bytes]) -> None:
 
 
 def read_owner(path: Path) -> Pair | None:
-    """Whose log it is: what its meta says, wherever the first readable one is."""
+    """The pair that a log belongs to, from its first readable meta record."""
     with open_log(path) as file:
         for line in file:
             if line.startswith(META) and (pair := find_pair(decode_lines(line, []))) is not None:
@@ -194,9 +195,9 @@ def read_owner(path: Path) -> Pair | None:
 
 
 def read_last_snapshot(path: str) -> ConversationMeta | None:
-    """The meta of a log that ends in a snapshot, as one does that nothing happened to since.
+    """The meta of a log that ends in a snapshot, as logs of idle conversations do; otherwise None.
 
-    A listing reads every log, so this has one purpose: to look at as little as can be.
+    A listing calls this for every log, so it reads as little as possible.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -216,7 +217,7 @@ def read_last_snapshot(path: str) -> ConversationMeta | None:
 def read_meta(path: Path, pair: Pair | None = None) -> ConversationMeta | None:
     """The meta, without the summary, from the end of the log.
 
-    `pair` has the log when no meta in it says so; without it, that makes None.
+    `pair` is used when no meta record names the owner; without it, the result is None then.
     """
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -224,7 +225,7 @@ def read_meta(path: Path, pair: Pair | None = None) -> ConversationMeta | None:
         while True:
             start = max(0, size - block)
             data = read_range(file.fileno(), start, size)
-            # What the block begins with may be the rest of a line.
+            # The block may begin in the middle of a line.
             lines = data[: data.rfind(b"\n") + 1].split(b"\n")[1 if start else 0 :]
             recent, suspects = read_since_snapshot(lines)
             if start == 0 or (recent and is_snapshot(recent[0])):
@@ -241,40 +242,40 @@ def read_meta(path: Path, pair: Pair | None = None) -> ConversationMeta | None:
 
 
 def read_since_snapshot(lines: list[bytes]) -> tuple[list[Record], int]:
-    """The records from the last snapshot on, or all there are; and how many damaged lines after
-    the last message were perhaps messages, whose ids are not given out again."""
-    found: list[Record] = []
+    """The records from the last snapshot on, or all records; and how many damaged lines after the
+    last message may have been messages, so that their ids are not used again."""
+    records: list[Record] = []
     suspects = 0
     is_counted = False
     for line in reversed(lines):
         damaged: list[bytes] = []
-        found += decode_lines(line, damaged)
+        records += decode_lines(line, damaged)
         if damaged and not is_counted:
             suspects += count_messages(line)
-        elif found and says_count(found[-1]):
+        elif records and has_message_count(records[-1]):
             is_counted = True
-        if found and is_snapshot(found[-1]):
+        if records and is_snapshot(records[-1]):
             break
-    return found[::-1], suspects
+    return records[::-1], suspects
 
 
-def says_count(record: Record) -> bool:
-    """Whether it says how many messages there are."""
+def has_message_count(record: Record) -> bool:
+    """Whether the record determines how many messages there are."""
     if isinstance(record, MetaRecord):
         return record.message_count is not None
     return isinstance(record, MessageRecord | MarkerRecord)
 
 
 def is_snapshot(record: Record) -> bool:
-    """Whether it says all a listing shows, so that no earlier patch matters."""
+    """Whether the record has everything a listing shows, so that no earlier patch matters."""
     if not isinstance(record, MetaRecord) or find_pair([record]) is None:
         return False
-    rest = (record.created_at, record.title, record.updated_at, record.message_count)
-    return None not in rest
+    fields = (record.created_at, record.title, record.updated_at, record.message_count)
+    return None not in fields
 
 
 def find_pair(records: Iterable[Record]) -> Pair | None:
-    """The pair of the first meta that says whose it is; others only patch one that does."""
+    """The pair in the first meta record that has one; other meta records are patches without it."""
     for record in records:
         if isinstance(record, MetaRecord) and record.agent and record.created_by:
             return Pair(record.agent, record.created_by)
@@ -282,40 +283,41 @@ def find_pair(records: Iterable[Record]) -> Pair | None:
 
 
 def read_markers(path: Path, damaged: list[bytes]) -> list[MarkerRecord]:
-    found: list[MarkerRecord] = []
+    markers: list[MarkerRecord] = []
     with open_log(path) as file:
         for line in file:
             if line.startswith(MARKER) and line.endswith(b"\n"):
-                found += [r for r in decode_lines(line, damaged) if isinstance(r, MarkerRecord)]
-    return found
+                markers += [r for r in decode_lines(line, damaged) if isinstance(r, MarkerRecord)]
+    return markers
 
 
 def read_messages(
-    path: Path, offset: int, limit: int, room: int
+    path: Path, offset: int, limit: int, max_bytes: int
 ) -> tuple[list[MessageRecord], LogReader]:
-    """From the one with id `offset` on, at most `limit` and as many as have room. Those that are
-    damaged count too; the reader has their ids, which may be lower than `offset`."""
-    found: list[MessageRecord] = []
+    """Messages from id `offset` on, at most `limit` and about `max_bytes`. Damaged ones count too;
+    the reader has their ids, which may be lower than `offset`."""
+    messages: list[MessageRecord] = []
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = seek_message(file.fileno(), size, offset)
         file.seek(start)
         reader = LogReader(None if start else 0)
         for line in file:
-            if len(found) >= limit or not line.endswith(b"\n"):  # full, or being written
-                return found, reader
+            # The page is full, or the line is being written.
+            if len(messages) >= limit or not line.endswith(b"\n"):
+                return messages, reader
             for record in reader.read([line[:-1]]):
                 if isinstance(record, MessageRecord) and record.id >= offset:
-                    room -= len(line)
-                    if found and room < 0:
-                        return found, reader
-                    found.append(record)
+                    max_bytes -= len(line)
+                    if messages and max_bytes < 0:
+                        return messages, reader
+                    messages.append(record)
     reader.finish()
-    return found, reader
+    return messages, reader
 
 
 def read_records_from(path: Path, message_id: int) -> list[Record]:
-    """All records from the message with that id on, and a few of those before it."""
+    """All records from the message with that id on, and possibly some before it."""
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = seek_message(file.fileno(), size, message_id)
@@ -323,8 +325,8 @@ def read_records_from(path: Path, message_id: int) -> list[Record]:
 
 
 def seek_message(descriptor: int, size: int, wanted: int) -> int:
-    """Where to start reading so as not to miss the message with that id: ids only ever grow."""
-    low, high = 0, size  # the line is at or after `low`; lines from `high` on are beyond it
+    """An offset at or before the message with that id, by binary search: ids always increase."""
+    low, high = 0, size  # the line is at or after `low` and before `high`
     while high - low > BLOCK_BYTES:
         middle = (low + high) // 2
         at, number = next_message(descriptor, middle, high)
@@ -336,11 +338,11 @@ def seek_message(descriptor: int, size: int, wanted: int) -> int:
 
 
 def next_message(descriptor: int, start: int, end: int) -> tuple[int, int | None]:
-    """The first message line that begins after `start`: where, and its id."""
+    """The first message line that begins after `start`: its offset and message id."""
     rest = b""
     at = start
     while at < end:
-        # Twice as much each time: a long line is not put together from many pieces.
+        # Double the size each time, so that a long line does not take many reads.
         piece = os.pread(descriptor, min(max(BLOCK_BYTES, len(rest)), end - at), at)
         if not piece:
             break
@@ -361,7 +363,7 @@ def next_message(descriptor: int, start: int, end: int) -> tuple[int, int | None
 
 
 def read_range(descriptor: int, start: int, end: int) -> bytes:
-    """Exactly those bytes, as far as the file has them."""
+    """The bytes from `start` to `end`, fewer if the file is shorter."""
     pieces: list[bytes] = []
     while start < end and (piece := os.pread(descriptor, end - start, start)):
         pieces.append(piece)

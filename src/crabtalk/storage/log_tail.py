@@ -1,6 +1,6 @@
-"""A log file for somebody who reads along: what came after a position, what is around a message.
+"""Reads parts of a log file: the records after a position, and the messages around a message.
 
-Everything here blocks, writes nothing, and may be asked about a log that is being written.
+Everything here blocks, writes nothing, and works on a log that is being written.
 """
 
 import os
@@ -22,7 +22,7 @@ from .record_slices import RecordSlice, WindowRequest
 from .records import MessageRecord, MetaRecord, Pair, Record
 
 EVENT = b'{"kind":"event"'
-# What a window is read from on each side of its message: at first, and at most.
+# Bytes that are read for a window on each side of its message: at first, and at most.
 WINDOW_BYTES = 6 * 1024
 MAX_WINDOW_BYTES = 1024 * 1024
 
@@ -30,43 +30,49 @@ MAX_WINDOW_BYTES = 1024 * 1024
 def read_records_after(
     path: Path, position: int, limit: int, *, with_events: bool = False
 ) -> RecordSlice | None:
-    """Only whole lines: what comes after them may be one that is being written."""
+    """Returns only complete lines, since an incomplete one at the end may be a write in progress.
+    None when the log does not say whose it is."""
     with open_log(path) as file:
         descriptor = file.fileno()
         status = os.fstat(descriptor)
         size = status.st_size
-        begun = read_beginning(descriptor, path)
-        if begun is None:
+        beginning = read_beginning(descriptor, path)
+        if beginning is None:
             return None
         if position > size or (position and os.pread(descriptor, 1, position - 1) != b"\n"):
             position = 0
         data = read_range(descriptor, position, min(size, position + limit))
         whole = data.rfind(b"\n") + 1
-        if not whole and position + len(data) < size:  # a line larger than that comes alone
+        if not whole and position + len(data) < size:  # a line beyond the limit comes alone
             data = read_first_line(descriptor, position, size)
             whole = len(data)
-    found = tuple(decode_placed(data[:whole], position, with_events))
-    more = bool(whole) and position + len(data) < size
-    return RecordSlice(*begun, position, found, position + whole, compute_version(status), more)
+    return RecordSlice(
+        *beginning,
+        position,
+        tuple(decode_placed(data[:whole], position, with_events)),
+        position + whole,
+        compute_version(status),
+        has_more=bool(whole) and position + len(data) < size,
+    )
 
 
 def compute_version(status: os.stat_result) -> int:
-    """Another file of the same name has another one, be it as long."""
+    """A number that differs when the file has changed, or another file has its name."""
     return hash((status.st_size, status.st_mtime_ns, status.st_ino))
 
 
 def decode_placed(data: bytes, position: int, with_events: bool) -> Iterator[tuple[int, Record]]:
-    """The records of complete lines that begin at `position`, each with its own."""
+    """The records of complete lines, each with its position; the first line is at `position`."""
     for line in data.split(b"\n"):
         if line and (with_events or not line.startswith(EVENT)):
-            # What cannot be read is set aside by whoever owns the log.
+            # Unreadable lines are skipped here; the log's owner sets them aside.
             for record in decode_lines(line, []):
                 yield position, record
         position += len(line) + 1
 
 
 def read_beginning(descriptor: int, path: Path) -> tuple[Pair, str] | None:
-    """Whose log it is, and since when. As a rule the first line says both."""
+    """The pair and creation time of a log. Usually the first line has both."""
     head = os.pread(descriptor, GLANCE_BYTES, 0)
     for record in decode_lines(head[: head.find(b"\n") + 1], []):
         if isinstance(record, MetaRecord) and (pair := find_pair([record])) is not None:
@@ -76,7 +82,7 @@ def read_beginning(descriptor: int, path: Path) -> tuple[Pair, str] | None:
 
 
 def read_first_line(descriptor: int, start: int, size: int) -> bytes:
-    """The whole line that begins there; empty when its end is not written yet."""
+    """The complete line that begins at `start`; empty when its end is not written yet."""
     length = BLOCK_BYTES
     while True:
         data = read_range(descriptor, start, min(size, start + length))
@@ -86,36 +92,36 @@ def read_first_line(descriptor: int, start: int, size: int) -> bytes:
         length *= 4
 
 
-def read_window(path: Path, place: WindowRequest) -> tuple[MessageRecord, ...]:
-    """As a rule from one slice of the log; from more where lines are long or the hint is wrong."""
+def read_window(path: Path, request: WindowRequest) -> tuple[MessageRecord, ...]:
+    """Usually takes one read of the log; more when lines are long or the position is wrong."""
     with open_log(path) as file:
         descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
-        start = max(0, place.position - WINDOW_BYTES)
-        data = read_range(descriptor, start, min(size, place.position + WINDOW_BYTES))
-        at = place.position
+        start = max(0, request.position - WINDOW_BYTES)
+        data = read_range(descriptor, start, min(size, request.position + WINDOW_BYTES))
+        at = request.position
         line = data[at - start : data.find(b"\n", at - start) + 1]
         if not line:
             line = read_first_line(descriptor, at, size)
-        message = find_message([line], place.id)
+        message = find_message([line], request.id)
         if message is None:
-            at = start = seek_message(descriptor, size, place.id)
+            at = start = seek_message(descriptor, size, request.id)
             data = b""
             file.seek(at)
             for line in file:
-                if (message := find_message([line], place.id)) is not None:
+                if (message := find_message([line], request.id)) is not None:
                     break
                 at = start = at + len(line)
         if message is None:
             return ()
         end = at + len(line)
-        before = read_preceding(descriptor, data[: at - start], start, place.before)
-        after = read_following(descriptor, data[end - start :], end, size, place.after)
-    first, last = place.id - place.before, place.id + place.after
+        before = read_preceding(descriptor, data[: at - start], start, request.before)
+        after = read_following(descriptor, data[end - start :], end, size, request.after)
+    first, last = request.id - request.before, request.id + request.after
     return (
-        *[record for record in before if first <= record.id < place.id],
+        *[record for record in before if first <= record.id < request.id],
         message,
-        *[record for record in after if place.id < record.id <= last],
+        *[record for record in after if request.id < record.id <= last],
     )
 
 
@@ -132,15 +138,16 @@ def decode_messages(lines: Iterable[bytes]) -> Iterator[MessageRecord]:
 
 
 def read_preceding(descriptor: int, data: bytes, start: int, count: int) -> list[MessageRecord]:
-    """The last `count` messages of `data`, which begins at `start`, or of what is before it."""
+    """The last `count` messages of `data`, which begins at `start`; reads what is before it if that
+    has too few."""
     end = start + len(data)
     length = WINDOW_BYTES
     while True:
-        # What the block begins with may be the rest of a line.
+        # The block may begin in the middle of a line.
         lines = data.split(b"\n")[1 if start else 0 :]
-        found = take_messages(decode_messages(reversed(lines)), count)
-        if len(found) >= count or start == 0 or length >= MAX_WINDOW_BYTES:
-            return found[::-1]
+        messages = take_messages(decode_messages(reversed(lines)), count)
+        if len(messages) >= count or start == 0 or length >= MAX_WINDOW_BYTES:
+            return messages[::-1]
         length *= 4
         start = max(0, end - length)
         data = read_range(descriptor, start, end)
@@ -149,15 +156,17 @@ def read_preceding(descriptor: int, data: bytes, start: int, count: int) -> list
 def read_following(
     descriptor: int, data: bytes, start: int, size: int, count: int
 ) -> list[MessageRecord]:
-    """The first `count` messages of `data`, which begins at `start`, or of what comes after it."""
+    """The first `count` messages of `data`, which begins at `start`; reads what is after it if that
+    has too few."""
     length = WINDOW_BYTES
     while True:
-        found = take_messages(decode_messages(data[: data.rfind(b"\n") + 1].split(b"\n")), count)
-        if len(found) >= count or start + len(data) >= size or length >= MAX_WINDOW_BYTES:
-            return found
+        lines = data[: data.rfind(b"\n") + 1].split(b"\n")
+        messages = take_messages(decode_messages(lines), count)
+        if len(messages) >= count or start + len(data) >= size or length >= MAX_WINDOW_BYTES:
+            return messages
         length *= 4
         data = read_range(descriptor, start, min(size, start + length))
 
 
-def take_messages(found: Iterator[MessageRecord], count: int) -> list[MessageRecord]:
-    return [message for _, message in zip(range(count), found, strict=False)]
+def take_messages(messages: Iterator[MessageRecord], count: int) -> list[MessageRecord]:
+    return [message for _, message in zip(range(count), messages, strict=False)]

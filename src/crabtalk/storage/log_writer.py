@@ -1,7 +1,7 @@
-"""Scribe: the one thread that appends to logs, and flushes many of them at once.
+"""LogWriter: the one thread that appends to logs, with group commit.
 
-Whatever waits when it comes back from the disk goes out together, however many conversations it
-belongs to: few files are flushed one by one, many with a single flush of their file system.
+All jobs that wait when a write ends are written together, whatever conversations they belong to.
+Few files are flushed one by one, many with a single flush of their file system.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from .errors import StorageError
 
 log = logging.getLogger(__name__)
 
-# From here on one flush of everything is cheaper than one of each.
+# From so many files on, one flush of the file system is cheaper than one per file.
 MIN_FOR_SHARED_FLUSH = 8
-# Logs whose last checksum is remembered; that of another one is read from its end.
+# How many logs' last checksums are remembered; others are read from the end of the log.
 MAX_REMEMBERED_SUMS = 4096
 
 
 class AppendJob(msgspec.Struct, eq=False):
-    """Lines for one log, and who waits for them."""
+    """Lines for one log, and the future that reports their result."""
 
     name: str
     data: bytes
@@ -42,7 +42,7 @@ class AppendJob(msgspec.Struct, eq=False):
 
 
 class LogWriter:
-    """Started by its first append. `flush` False leaves it to the system when to write."""
+    """The first append starts the thread. Without `flush`, the system decides when to write."""
 
     def __init__(self, directory: Path, *, flush: bool = True) -> None:
         self._directory = directory
@@ -51,7 +51,7 @@ class LogWriter:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closing = False
-        # By log: its size, and the checksum of its last line. Used by the thread alone.
+        # By log: its size, and the checksum of its last line. Only the thread uses it.
         self._last_sums: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self.appends = 0
         self.flushes = 0
@@ -66,9 +66,10 @@ class LogWriter:
         suffix: str = ".jsonl",
         durable: bool = True,
     ) -> asyncio.Future[None]:
-        """The future is done when the lines are kept; it raises StorageError when they are not.
+        """Returns a future that is done when the lines are durable, or has a StorageError when they
+        could not be written.
 
-        With `seal` each line, which is a JSON object then, gets its checksums.
+        With `seal` each line, which must be a JSON object, gets its checksums.
         """
         loop = asyncio.get_running_loop()
         job = AppendJob(name, data, create, loop.create_future(), seal, suffix, durable)
@@ -79,12 +80,12 @@ class LogWriter:
             self._jobs.append(job)
             self._wake.notify()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run_thread, name="scribe", daemon=True)
+            self._thread = threading.Thread(target=self._run_thread, name="log-writer", daemon=True)
             self._thread.start()
         return job.done
 
     async def close(self) -> None:
-        """What was given before is kept."""
+        """Waits until all jobs so far are written."""
         with self._wake:
             self._is_closing = True
             self._wake.notify()
@@ -105,8 +106,8 @@ class LogWriter:
             try:
                 self._write(jobs)
             except BaseException as error:
-                # Nobody may wait for ever, whatever happened here.
-                log.exception("the scribe failed")
+                # Every job needs a result, or its caller would wait forever.
+                log.exception("the log writer failed")
                 for job in jobs:
                     job.error = job.error or to_write_error(job.name, error)
             self._report_results(jobs)
@@ -161,7 +162,7 @@ class LogWriter:
         if not any(job.seal for job in group):
             return b"".join(job.data for job in group)
         size, last = self._last_sums.pop(name, (-1, b""))
-        if size != before:  # not remembered, or somebody else changed the log
+        if size != before:  # not remembered, or another program changed the log
             last = logs.read_last_link(path, before) if before else b""
         pieces: list[bytes] = []
         for job in group:
@@ -201,19 +202,19 @@ class LogWriter:
                 fail_jobs(group, error)
 
     def _report_results(self, jobs: list[AppendJob]) -> None:
-        """One call into each loop, however many wait there."""
+        """Resolves the futures with one call per event loop."""
         loops: dict[asyncio.AbstractEventLoop, list[AppendJob]] = {}
         for job in jobs:
             loops.setdefault(job.done.get_loop(), []).append(job)
         for loop, waiting in loops.items():
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
                 loop.call_soon_threadsafe(resolve_jobs, waiting)
 
 
 def resolve_jobs(jobs: list[AppendJob]) -> None:
     for job in jobs:
         if job.done.done():
-            continue  # whoever waited was cancelled
+            continue  # the caller was cancelled
         if job.error is None:
             job.done.set_result(None)
         else:
@@ -239,8 +240,8 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def truncate_back(descriptor: int, size: int) -> None:
-    """Takes back what was written of lines that could not be kept."""
-    with contextlib.suppress(OSError):  # then the half line is cut when the log is next opened
+    """Removes the written part of lines that could not be stored."""
+    with contextlib.suppress(OSError):  # the next repair removes an incomplete line
         os.ftruncate(descriptor, size)
 
 
@@ -254,7 +255,7 @@ def flush_directory(path: Path) -> None:
 
 def file_system_flush() -> Callable[[int], None] | None:
     """Linux's syncfs, which the standard library does not offer; None elsewhere."""
-    import ctypes  # late: a daemon with few conversations at once never gets here
+    import ctypes  # imported late: a daemon with few active conversations never gets here
 
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if syncfs is None:

@@ -1,4 +1,4 @@
-"""MemoryStorage: Storage that forgets when the process ends. For embedding, and for tests."""
+"""MemoryStorage: storage that lasts as long as the process. For embedding, and for tests."""
 
 import copy
 import itertools
@@ -33,26 +33,26 @@ from .records import (
     replay_records,
 )
 
-# What a record is taken to weigh where bytes are asked for: nothing here has any.
+# Assumed size of a record where a limit is in bytes: records have no encoded form here.
 RECORD_BYTES = 1024
 
 
 class MemoryStorage:
-    """The same promises as the others, for as long as it lives."""
+    """Gives the same guarantees as the other storages, until the process ends."""
 
     def __init__(self, *agents: Agent) -> None:
         self._logs: dict[Pair, list[Record]] = {}
         self._agents = {agent.name: agent for agent in agents}
         self._config: dict[str, Any] = {}
         self._closed = False
-        # Which one of all it is, also when another went by its name before.
+        # A number per conversation; it differs when a deleted one is created again.
         self._generations: dict[Pair, int] = {}
         self._generation_numbers = itertools.count()
         self._accepted: dict[AcceptedKey, AcceptedMessage] = {}
         self._abandoned: set[AcceptedKey] = set()
 
     def claim_turn(self, pair: Pair, run: str = "", *, first: bool = False) -> None:
-        """Nobody else can have a turn."""
+        """None: no other process has access."""
 
     async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
         entries = [e for e in self._accepted.values() if e.key in self._abandoned]
@@ -74,8 +74,8 @@ class MemoryStorage:
         if self._closed:
             raise StorageError("storage is closed")
         if create == (pair in self._logs):
-            there = "there already" if create else "gone"
-            raise StorageError(f"the conversation of {pair.agent} with {pair.sender} is {there}")
+            state = "there already" if create else "gone"
+            raise StorageError(f"the conversation of {pair.agent} with {pair.sender} is {state}")
         if create:
             self._generations[pair] = next(self._generation_numbers)
         self._logs.setdefault(pair, []).extend(records)
@@ -96,9 +96,9 @@ class MemoryStorage:
             return None
         messages = [record for record in records if isinstance(record, MessageRecord)]
         total = messages[-1].id + 1 if messages else 0
-        found = tuple([m for m in messages if m.id >= offset][:limit])
-        following = found[-1].id + 1 if found else total
-        return MessagePage(found, total, following if following < total else None)
+        page = tuple([m for m in messages if m.id >= offset][:limit])
+        next_id = page[-1].id + 1 if page else total
+        return MessagePage(page, total, next_id if next_id < total else None)
 
     async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
         records = self._logs.get(pair, [])
@@ -160,7 +160,7 @@ class MemoryStorage:
         return self._generations[pair] << 32 | len(self._logs[pair])
 
     async def read_changes(self, since: str) -> None:
-        """It is quick to look at all."""
+        """None: reading all versions is quick."""
 
     async def read_new_records(
         self, positions: Sequence[tuple[str, int]], limit: int
@@ -173,9 +173,9 @@ class MemoryStorage:
         pair = await self.resolve_handle(handle)
         if pair is None:
             return None
-        found = self._slice_records(pair, position, limit)
-        spoken = [(at, one) for at, one in found.records if not isinstance(one, EventRecord)]
-        return msgspec.structs.replace(found, records=tuple(spoken))
+        part = self._slice_records(pair, position, limit)
+        records = [(at, rec) for at, rec in part.records if not isinstance(rec, EventRecord)]
+        return msgspec.structs.replace(part, records=tuple(records))
 
     def _slice_records(self, pair: Pair, position: int, limit: int) -> RecordSlice:
         records = self._logs[pair]
@@ -188,19 +188,19 @@ class MemoryStorage:
         )
 
     async def read_windows(
-        self, places: Sequence[WindowRequest]
+        self, requests: Sequence[WindowRequest]
     ) -> list[tuple[MessageRecord, ...]]:
-        return [await self._read_window(place) for place in places]
+        return [await self._read_window(request) for request in requests]
 
-    async def _read_window(self, place: WindowRequest) -> tuple[MessageRecord, ...]:
-        pair = await self.resolve_handle(place.handle)
-        first, last = place.id - place.before, place.id + place.after
-        found = tuple(
+    async def _read_window(self, request: WindowRequest) -> tuple[MessageRecord, ...]:
+        pair = await self.resolve_handle(request.handle)
+        first, last = request.id - request.before, request.id + request.after
+        window = tuple(
             record
             for record in (self._logs[pair] if pair is not None else ())
             if isinstance(record, MessageRecord) and first <= record.id <= last
         )
-        return found if any(record.id == place.id for record in found) else ()
+        return window if any(record.id == request.id for record in window) else ()
 
     async def list_agents(self) -> tuple[list[Agent], dict[str, str]]:
         return sorted(self._agents.values(), key=lambda agent: agent.name), {}

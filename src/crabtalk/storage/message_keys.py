@@ -1,9 +1,9 @@
-"""Keys: names that clients give to what they say, so that each of it is run once.
+"""Idempotency keys: a client names a message with a key, so that the message runs only once.
 
-A key stands in the record of its message. Compaction leaves messages behind that nobody loads any
-more, so each marker carries a fingerprint of every key before it: eight bytes a key, the newest
-10,000. A fingerprint only says that the log has to be searched; so does a marker whose oldest
-fingerprints were dropped. That way a key is known for good, and a marker stays small.
+A key is stored in the record of its message. Messages before a compaction marker are not loaded any
+more, so each marker has fingerprints of the newest 10,000 keys before it, eight bytes each. A
+matching fingerprint, or a marker whose oldest fingerprints were dropped, means that the log must be
+searched. So no key is ever forgotten, and markers stay small.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ MAX_FINGERPRINTS = 10_000
 
 
 class KeyUse(Value, frozen=True):
-    """What was said with a key."""
+    """The message that used a key."""
 
     run: str
     steer: int  # which steering message of the run it was; 0: the turn's own message
@@ -31,7 +31,7 @@ class KeyUse(Value, frozen=True):
 
 
 def hash_content(content: str, guest: str = "", *, is_steer: bool = False) -> str:
-    """Tells two messages apart that were given the same key."""
+    """A hash that tells whether two messages with the same key are the same."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (content, guest, "steer" if is_steer else "turn"):
         data = part.encode(errors="surrogatepass")
@@ -46,7 +46,7 @@ def fingerprint_key(key: str) -> bytes:
 
 
 class ArchivedKeys:
-    """The keys that were used before a marker, as far as the marker knows them."""
+    """The keys that were used before a marker, as fingerprints."""
 
     def __init__(self, marker: MarkerRecord | None = None) -> None:
         data = b64decode(marker.keys) if marker is not None else b""
@@ -57,11 +57,13 @@ class ArchivedKeys:
         self._dropped = marker.dropped_keys if marker is not None else 0
 
     def may_have(self, key: str) -> bool:
-        """False: the key was not used before the marker. True: search the log for it."""
+        """False: the key was not used before the marker. True: the log must be searched for it."""
         return self._dropped > 0 or fingerprint_key(key) in self._known
 
     def pack_with(self, keys: Iterable[str]) -> tuple[str, int]:
-        """For the next marker: these keys added to those, and how many were dropped so far."""
-        prints = [*self._fingerprints, *map(fingerprint_key, keys)]
-        kept = prints[-MAX_FINGERPRINTS:]
-        return b64encode(b"".join(kept)).decode(), self._dropped + len(prints) - len(kept)
+        """For the next marker: the fingerprints with those of these keys added, and how many keys
+        were dropped so far."""
+        fingerprints = [*self._fingerprints, *map(fingerprint_key, keys)]
+        newest = fingerprints[-MAX_FINGERPRINTS:]
+        dropped = self._dropped + len(fingerprints) - len(newest)
+        return b64encode(b"".join(newest)).decode(), dropped

@@ -1,6 +1,7 @@
-"""Following: what somebody sees who reads along with the logs, and how they find back to a message.
+"""Values for reading logs incrementally, and for finding a message again.
 
-Positions are opaque numbers: how far into a log. Only the storage that gave one out can say more.
+A position is an opaque number for a place in a log. Only the storage that returned it knows its
+meaning.
 """
 
 from crabtalk.model.messages import Value
@@ -9,27 +10,27 @@ from .records import Pair, Record
 
 
 class RecordSlice(Value, frozen=True):
-    """Records in a row, each with its position."""
+    """Consecutive records, each with its position."""
 
     pair: Pair
-    origin: str  # when the conversation began: another under the same handle has another
-    start: int  # where these begin; not where was asked for, if the log is not what it was
+    origin: str  # creation time: differs when a deleted conversation was created again
+    start: int  # position of the first record; not the requested one if that no longer fits the log
     records: tuple[tuple[int, Record], ...]
-    position: int  # where to go on
+    position: int  # where to continue
     version: int  # of the whole log, when it was read
-    has_more: bool  # whether there is more already
+    has_more: bool  # whether there are more records already
 
 
 class LogChanges(Value, frozen=True):
-    """What is other than it was, for somebody who looks again and again."""
+    """The changes since a cursor, for polling."""
 
-    cursor: str  # to ask with next time
-    versions: dict[str, int] | None  # of the logs that changed; None: nobody knows, look at all
+    cursor: str  # for the next call
+    versions: dict[str, int] | None  # of the logs that changed; None: unknown, so check all logs
     deleted: tuple[str, ...]
 
 
 class WindowRequest(Value, frozen=True):
-    """A message, and how many around it are wanted. The position is a hint."""
+    """A message, and how many messages before and after it to read. The position is a hint."""
 
     handle: str
     id: int

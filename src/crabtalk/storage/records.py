@@ -1,7 +1,7 @@
-"""What a conversation's log is made of: one record a line, each saying what it is.
+"""The records of a conversation's log: one JSON object per line, with its kind.
 
-Records are only ever appended. A meta record is a patch: those of a log, laid over each other in
-order, are the conversation's meta, so that a key we do not know survives simply by being left.
+Records are only ever appended. A meta record is a patch: applied in order, the patches of a log
+make the conversation's meta. Unknown keys survive, because lines are never rewritten.
 """
 
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ from crabtalk.model.messages import Message, Value
 from .checksums import check_sum
 
 T = TypeVar("T")
-# What every reader of JSON, and the wire, can hold.
+# The largest integer that every JSON reader and the wire protocol can represent.
 MAX_MESSAGES = 2**53
-# Where a message is, or how many there are.
+# A message id or a number of messages.
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_MESSAGES)]
 
 
@@ -33,16 +33,16 @@ class MessageRecord(Value, frozen=True, tag_field="kind", tag="message"):
     id: Count
     at: str
     message: Message
-    run: str = ""  # that it belongs to; empty in logs of earlier versions
+    run: str = ""  # id of its run; empty in logs of earlier versions
     steer: Count = 0  # which steering message of its run it is; 0 for any other message
-    key: str = ""  # that the client gave it
-    content_hash: str = ""  # with a key: of what was said, to know it from something else
-    said: str = ""  # what the person typed, where a skill made another text of it
-    is_keyed: bool = False  # it belongs to a run that was started with a key
+    key: str = ""  # the client's idempotency key
+    content_hash: str = ""  # with a key: tells another message with the same key apart
+    said: str = ""  # the text as the person typed it, when a skill replaced it
+    is_keyed: bool = False  # its run was started with a key
 
 
 class EventRecord(Value, frozen=True, tag_field="kind", tag="event"):
-    """A trace of what a run did, for people and tools; the agent never reads it."""
+    """Something that happened in a run, for people and tools; the model never sees it."""
 
     event: str
     at: str
@@ -51,10 +51,10 @@ class EventRecord(Value, frozen=True, tag_field="kind", tag="event"):
 
 
 class MarkerRecord(Value, frozen=True, tag_field="kind", tag="compact"):
-    """All messages before it were folded into `summary`; the history is replayed from here.
+    """All messages before it are archived and replaced by `summary`; history is read from here.
 
-    The summary is in the log too, so that a conversation goes on though its memory file is lost.
-    It is empty where a conversation was begun afresh: then nothing of what was before goes on.
+    The summary is in the log too, so that a conversation goes on even if its memory file is lost.
+    It is empty when the conversation started over without a summary.
     """
 
     archive_name: str
@@ -62,7 +62,7 @@ class MarkerRecord(Value, frozen=True, tag_field="kind", tag="compact"):
     title: str
     summary: str
     end_id: Count  # of the first message after those archived
-    keys: str = ""  # fingerprints of the keys used before it, see `keys`
+    keys: str = ""  # fingerprints of the keys used before it, see `message_keys`
     dropped_keys: Count = 0  # keys used before it that have no fingerprint here
 
 
@@ -84,7 +84,7 @@ Record = MessageRecord | EventRecord | MarkerRecord | MetaRecord
 
 
 class ConversationMeta(Value, frozen=True):
-    """What is known of a conversation without reading it."""
+    """What a listing shows of a conversation."""
 
     agent: str
     created_by: str  # the sender
@@ -93,7 +93,7 @@ class ConversationMeta(Value, frozen=True):
     updated_at: str = ""
     message_count: int = 0
     summary: str = ""
-    approved: tuple[str, ...] = ()  # rules for calls a person has allowed here for good
+    approved: tuple[str, ...] = ()  # rules for calls that a person has approved here for good
     mode: str = ""  # the permission mode that was set here; empty: the agent's
 
     @property
@@ -122,7 +122,7 @@ class ConversationMeta(Value, frozen=True):
         return self
 
     def make_snapshot(self) -> MetaRecord:
-        """A patch with everything a listing shows; the summary is in the last marker already."""
+        """A patch with everything a listing needs; the summary is in the last marker already."""
         return MetaRecord(
             agent=self.agent,
             created_by=self.created_by,
@@ -140,17 +140,17 @@ def first_not_none(new: T | None, old: T) -> T:
 
 
 class StoredConversation(Value, frozen=True):
-    """A conversation as it comes back: its meta, and what follows the last marker."""
+    """A loaded conversation: its meta, the last marker and the messages after it."""
 
     meta: ConversationMeta
     marker: MarkerRecord | None = None
     messages: tuple[MessageRecord, ...] = ()
-    size: int = 0  # of what was read, in bytes
+    size: int = 0  # bytes that were read
     damaged: tuple[int, ...] = ()  # ids of messages that are damaged and therefore left out
 
 
 class MessagePage(Value, frozen=True):
-    """Messages in a row. `next_offset` is None on the last page."""
+    """Consecutive messages. `next_offset` is None on the last page."""
 
     messages: tuple[MessageRecord, ...]
     total: int
@@ -159,7 +159,8 @@ class MessagePage(Value, frozen=True):
 
 
 class Archive(Value, frozen=True):
-    """What a marker says, and the messages it stands for: from first_id to before end_id."""
+    """The content of a marker, and the ids of the archived messages: first_id up to, but not
+    including, end_id."""
 
     name: str
     title: str
@@ -174,7 +175,7 @@ _decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
 def encode_records(records: Iterable[Record]) -> bytes:
-    """The lines of `records`, each ended by a line feed."""
+    """One line per record, each ending in a line feed."""
     return b"".join([encode_line(record) for record in records])
 
 
@@ -182,12 +183,12 @@ def encode_line(record: Record) -> bytes:
     try:
         return _encoder.encode(record) + b"\n"
     except UnicodeEncodeError:
-        # Half a surrogate pair, which a model may send and UTF-8 cannot hold.
+        # A model may send a lone surrogate, which UTF-8 cannot encode.
         return _encoder.encode(replace_surrogates(msgspec.to_builtins(record))) + b"\n"
 
 
 def replace_surrogates(value: Any) -> Any:
-    """The same with a question mark for each half of a surrogate pair."""
+    """Replaces each lone surrogate in strings by a question mark."""
     match value:
         case str():
             return value.encode(errors="replace").decode()
@@ -201,7 +202,7 @@ def replace_surrogates(value: Any) -> Any:
 
 
 def decode_record(line: bytes) -> Record:
-    """Raises ValueError for a line that is no record, or not the one that was written."""
+    """Raises ValueError for a line that is no record, or was changed after it was written."""
     check_sum(line)
     try:
         return _decoder.decode(line)
@@ -212,10 +213,11 @@ def decode_record(line: bytes) -> Record:
 def replay_records(
     records: Iterable[Record], meta: ConversationMeta, size: int = 0
 ) -> StoredConversation:
-    """What records in order amount to."""
+    """The conversation that these records, in order, describe."""
     marker: MarkerRecord | None = None
     messages: list[MessageRecord] = []
-    last: MessageRecord | None = None  # of several messages in a row only the last patch counts
+    # Of consecutive messages only the last one matters for the meta.
+    last: MessageRecord | None = None
     for record in records:
         if isinstance(record, MessageRecord):
             messages.append(record)
@@ -235,10 +237,10 @@ def replay_records(
 
 
 def make_archives(markers: Iterable[MarkerRecord]) -> list[Archive]:
-    found: list[Archive] = []
+    archives: list[Archive] = []
     first = 0
     for marker in markers:
-        found.append(
+        archives.append(
             Archive(
                 name=marker.archive_name,
                 title=marker.title,
@@ -249,4 +251,4 @@ def make_archives(markers: Iterable[MarkerRecord]) -> list[Archive]:
             )
         )
         first = marker.end_id
-    return found
+    return archives

@@ -1,7 +1,7 @@
-"""The records of one run, wherever they are in a log file.
+"""Finds the records of one run in a log file.
 
-A log is searched from its end, where the runs are that somebody asks about. Everything here blocks
-and writes nothing; the interpreter is never held for more than one slice of the file.
+A log is searched from its end, since clients mostly ask for recent runs. Everything here blocks and
+writes nothing; the interpreter lock is never held for more than one slice of the file.
 """
 
 import os
@@ -26,14 +26,14 @@ SLICE_BYTES = 1024 * 1024
 
 
 class OpenRun(NamedTuple):
-    """A run without an end."""
+    """A run without an end record."""
 
     run: str
-    speaker: str  # who answered, if it was not the conversation's agent and had said something
+    speaker: str  # the guest that answered; empty for the conversation's agent, or without answer
 
 
 def find_run(path: Path, run: str, key: str) -> list[Record]:
-    """Its messages and events in order; empty when the log has no such run."""
+    """The messages and events of a run in order; empty when the log has no such run."""
     with open_log(path) as file:
         descriptor = file.fileno()
         size = os.fstat(descriptor).st_size
@@ -42,12 +42,12 @@ def find_run(path: Path, run: str, key: str) -> list[Record]:
         if not run:
             return []
         needle = encode_field("run", run)
-        found = find_last(descriptor, size, needle)
-        if found is None:
+        offset = find_last(descriptor, size, needle)
+        if offset is None:
             return []
         lines: list[bytes] = []
-        for line in read_lines_backwards(descriptor, find_line_end(descriptor, found, size)):
-            # A run's records stand together: only patches of the meta may come between them.
+        for line in read_lines_backwards(descriptor, find_line_end(descriptor, offset, size)):
+            # The records of a run are consecutive, except for meta records between them.
             if needle in line:
                 lines.append(line)
             elif not line.startswith(META):
@@ -57,8 +57,8 @@ def find_run(path: Path, run: str, key: str) -> list[Record]:
 
 
 def find_open_run(path: Path) -> OpenRun | None:
-    """The last run of a log, if the log does not say how it ended. It is in flight, or the process
-    that ran it died: only whoever owns the conversation knows. Reads the end of the file."""
+    """The last run of a log, if it has no end record. It is in flight, or its process died: only
+    the process that owns the conversation can tell. Reads only the end of the file."""
     speaker = ""
     with open_log(path) as file:
         size = find_lines_end(file.fileno(), os.fstat(file.fileno()).st_size)
@@ -86,22 +86,22 @@ def find_open_run(path: Path) -> OpenRun | None:
 def find_run_of_key(descriptor: int, size: int, key: str) -> str:
     """The id of the run that a message with this key belongs to; empty without one."""
     needle = encode_field("key", key)
-    while (found := find_last(descriptor, size, needle)) is not None:
-        line = next(read_lines_backwards(descriptor, find_line_end(descriptor, found, size)), b"")
+    while (offset := find_last(descriptor, size, needle)) is not None:
+        line = next(read_lines_backwards(descriptor, find_line_end(descriptor, offset, size)), b"")
         for record in decode_lines(line, []):
             if isinstance(record, MessageRecord) and record.key == key:
                 return record.run
-        size = found  # a text that only looks like it
+        size = offset  # it was something else, such as a tool's arguments: search before it
     return ""
 
 
 def encode_field(name: str, value: str) -> bytes:
-    """How a field stands in a line. Inside a JSON string its quotes would be escaped."""
+    """A field as it is written in a line. Inside a JSON string its quotes would be escaped."""
     return b'"%s":%s' % (name.encode(), msgspec.json.encode(value))
 
 
 def find_last(descriptor: int, size: int, needle: bytes) -> int | None:
-    """Where the needle stands last."""
+    """The offset of the last occurrence of the needle."""
     end = size
     while end > 0:
         start = max(0, end - SLICE_BYTES)
@@ -114,12 +114,12 @@ def find_last(descriptor: int, size: int, needle: bytes) -> int | None:
 
 
 def find_line_end(descriptor: int, at: int, size: int) -> int:
-    """Where the line ends that has this place, its line feed not counted."""
+    """The offset of the line feed that ends the line at `at`."""
     while at < size:
         data = read_range(descriptor, at, min(size, at + BLOCK_BYTES))
-        found = data.find(b"\n")
-        if found >= 0:
-            return at + found
+        index = data.find(b"\n")
+        if index >= 0:
+            return at + index
         at += len(data)
         if not data:
             break
@@ -127,7 +127,7 @@ def find_line_end(descriptor: int, at: int, size: int) -> int:
 
 
 def read_lines_backwards(descriptor: int, end: int, length: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """The lines that end at `end` and before, the last one first."""
+    """The lines up to the offset `end`, the last one first."""
     rest = b""
     while end > 0:
         start = max(0, end - length)
@@ -136,6 +136,6 @@ def read_lines_backwards(descriptor: int, end: int, length: int = BLOCK_BYTES) -
         yield from reversed(whole)
         rest = first
         end = start
-        length = max(BLOCK_BYTES, 2 * len(rest))  # a long line is not put together from many pieces
+        length = max(BLOCK_BYTES, 2 * len(rest))  # so that a long line does not take many reads
     if rest:
         yield rest

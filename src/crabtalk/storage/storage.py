@@ -1,7 +1,7 @@
-"""Storage: where state lives, as the engine sees it. No paths, no fsync: promises only.
+"""Storage: persistent state as the engine sees it. No paths, no fsync: guarantees only.
 
-An implementation promises that what `append` was given is kept when it returns, in order, whole or
-not at all; that reading sees all that was appended before; and that nothing else is changed.
+An implementation guarantees that the records given to `append` are stored when it returns, in
+order, all or none; that reads see everything appended before; and that nothing else changes.
 """
 
 from collections.abc import Sequence
@@ -21,156 +21,163 @@ from .records import (
     StoredConversation,
 )
 
-ConversationVersion = tuple[int, int] | None  # which conversation, and how far it goes
+# Which conversation of that name, and how many records it has.
+ConversationVersion = tuple[int, int] | None
 
 
 class TurnClaim(Protocol):
-    """A turn's place in the line of all processes that share a storage."""
+    """A turn's place in the queue of all processes that share a storage."""
 
     async def is_free(self) -> bool:
-        """Whether its turn has come without waiting for another process. Raises nothing of
-        storage: `reach` does."""
+        """Whether the turn can be had without waiting for another process. Never raises
+        StorageError; `acquire` does."""
         ...
 
     async def acquire(self) -> ConversationVersion:
-        """Waits for its turn. Raises StorageError."""
+        """Waits for the turn. Raises StorageError."""
         ...
 
     def release(self) -> ConversationVersion:
-        """Its turn is over, or it does not want it any more."""
+        """Ends the turn, or leaves the queue."""
         ...
 
 
 class Storage(Protocol):
-    """Every method raises StorageError when it cannot do what it says."""
+    """Every method raises StorageError when it fails."""
 
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
     def claim_turn(self, pair: Pair, run: str = "", *, first: bool = False) -> TurnClaim | None:
-        """A place in line for a turn, at once; None where nobody else can have one.
+        """Enters the queue for a turn, without waiting; None when no other process can use the
+        conversation.
 
-        It is the last one, or with `first` the one after whoever has their turn now. Another stamp
-        than when it was last left: what is known of the conversation is old.
+        The place is the last one, or with `first` the one right after the current holder. When
+        `acquire` returns another version than the last `release`, everything in memory about the
+        conversation is stale.
         """
         ...
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
-        """What follows the last marker; None when there is no such conversation.
+        """The records after the last marker; None when there is no such conversation.
 
-        Mends what a crash left, so only the conversation's owner may call it, while it appends
-        nothing; others `read`. Accepted texts that no run will append any more are put into the
-        log first, closed as interrupted, each exactly once.
+        It repairs the damage of a crash, so only the holder of the turn may call it, and not during
+        an append; others use `read_conversation`. Accepted messages that no run will append are put
+        into the log first, closed as interrupted, each exactly once.
         """
         ...
 
     async def read_conversation(self, pair: Pair) -> StoredConversation | None:
-        """The same, for anybody at any time."""
+        """The same without repair, for any caller at any time."""
         ...
 
     async def append(self, pair: Pair, records: Sequence[Record], *, create: bool = False) -> None:
-        """Kept for good when it returns. Cancelled, it may or may not have been.
+        """Appends records. They are durable when it returns; when cancelled, they may be stored or
+        not.
 
-        With `create` the first record is the meta of a conversation that is not there yet; without
-        it, a conversation that is gone is an error. A user's message settles the accepted text of
-        its run and steer.
+        With `create` the first record is the meta of a new conversation; without it, a missing
+        conversation is an error. A user's message settles the accepted message of the same run and
+        steer number.
         """
         ...
 
     async def read_meta(self, pair: Pair) -> ConversationMeta | None: ...
 
     async def read_page(self, pair: Pair, offset: int, limit: int) -> MessagePage | None:
-        """Messages from the one with id `offset` on, compacted ones too, at most `limit`."""
+        """At most `limit` messages from id `offset` on, compacted ones included."""
         ...
 
     async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
-        """The messages and events of a run, by its id or by the key of a message of it, wherever
-        it is in the log. Empty when there is none."""
+        """The messages and events of a run anywhere in the log, by its id or by the key of one of
+        its messages. Empty when there is no such run."""
         ...
 
     async def read_records(self, pair: Pair, position: int, limit: int) -> RecordSlice | None:
-        """As `follow` for one conversation, with traces."""
+        """Like `read_new_records` for one conversation, with event records."""
         ...
 
     async def list_archives(self, pair: Pair) -> list[Archive] | None:
-        """What was compacted, oldest first."""
+        """The archives of a conversation, oldest first."""
         ...
 
     async def list_conversations(
         self, agent: str = "", sender: str = ""
     ) -> list[tuple[str, ConversationMeta]]:
-        """Handle and meta of all, or of those that match exactly."""
+        """Handle and meta of all conversations, or of those that match exactly."""
         ...
 
     async def resolve_handle(self, handle: str) -> Pair | None:
-        """Whose conversation a handle stands for. Any text may be asked about."""
+        """The pair that a handle stands for; None for any other text."""
         ...
 
     async def delete_conversation(self, pair: Pair) -> bool:
-        """Removes all of it; False when there was none."""
+        """Removes a conversation completely; False when there was none."""
         ...
 
-    # ── Accepted texts ──────────────────────────────────────────────────────────────────────
+    # ── Accepted messages ───────────────────────────────────────────────────────────────────
 
     async def accept_message(self, entry: AcceptedMessage) -> None:
-        """Keeps a text that may be acknowledged before it is in its log. Kept for good when it
-        returns. Cancelled, it may or may not have been."""
+        """Stores a message that is acknowledged before it is in its log. It is durable when this
+        returns; when cancelled, it may be stored or not."""
         ...
 
     async def withdraw_messages(self, entries: Sequence[AcceptedMessage]) -> None:
-        """They are not to come into the log any more: whoever said it took it back."""
+        """Removes messages that must not come into the log: their client withdrew them."""
         ...
 
     def abandon_messages(self, entries: Sequence[AcceptedMessage]) -> None:
-        """Their runs are over without having appended them: the next `load` does."""
+        """Marks messages whose runs ended without appending them: the next `load_and_repair` puts
+        them into the log."""
         ...
 
     async def list_unsettled(self) -> list[Pair]:
-        """Conversations with accepted texts that only `load` can settle now: their process died,
-        or they were abandoned."""
+        """Conversations with accepted messages that only `load_and_repair` can settle now: their
+        process died, or they were abandoned."""
         ...
 
     # ── Following the logs ──────────────────────────────────────────────────────────────────
 
     async def read_versions(self) -> dict[str, int]:
-        """By handle, of the log of every conversation: a number that is another one as soon as the
-        log is."""
+        """A version number for the log of every conversation, by handle. It differs whenever the
+        log has changed."""
         ...
 
     async def read_changes(self, since: str) -> LogChanges | None:
-        """What was changed since, by whomever. None where only `versions` can tell."""
+        """The changes since a cursor, by any process. None when the backend has only
+        `read_versions`."""
         ...
 
     async def read_new_records(
         self, positions: Sequence[tuple[str, int]], limit: int
     ) -> list[RecordSlice | StorageError | None]:
-        """Of each log, by handle, what was appended after its position, traces left out, in about
-        `limit` bytes. One that cannot be read does not keep the others from it.
+        """For each log, by handle, about `limit` bytes of the records after a position, without
+        event records. A log that cannot be read does not affect the others.
 
-        Positions mean something to `follow` and `windows` only; 0 is where every log begins.
-        None when there is no such conversation, or nobody knows whose it is. Where a position is
-        none of its log, because that was changed from outside, it is read from the beginning.
+        Positions have a meaning only for this method, `read_records` and `read_windows`; 0 is the
+        beginning of every log. The result is None when there is no such conversation, or its log
+        does not say whose it is. When a position does not fit the log, because another program
+        changed it, the log is read from the beginning.
         """
         ...
 
     async def read_windows(
-        self, places: Sequence[WindowRequest]
+        self, requests: Sequence[WindowRequest]
     ) -> list[tuple[MessageRecord, ...]]:
-        """Of each place its message and those around it, as far as they are not too large.
+        """For each request its message and those around it, unless these are too large.
 
-        Without the message itself, if it is not there any more, there is nothing around it.
+        Empty when the message itself does not exist any more.
         """
         ...
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
 
     async def list_agents(self) -> tuple[list[Agent], dict[str, str]]:
-        """All that can be used, and for each that cannot, by name, a sentence why."""
+        """All usable agents, and by name the reason for each that cannot be used."""
         ...
 
     async def load_agent(self, name: str) -> Agent | None:
-        """Raises AgentError when it is there and cannot be used."""
+        """Raises AgentError when the agent exists and cannot be used."""
         ...
 
     async def save_agent(self, agent: Agent) -> None: ...
@@ -182,7 +189,7 @@ class Storage(Protocol):
     # ── Configuration ───────────────────────────────────────────────────────────────────────
 
     async def read_config(self) -> dict[str, Any]:
-        """The configuration as a document, read anew."""
+        """The configuration as a document, read again at each call."""
         ...
 
     async def set_config_value(self, section: str, key: str, value: Any) -> None:
@@ -190,16 +197,16 @@ class Storage(Protocol):
         ...
 
     async def close(self) -> None:
-        """What was appended is kept; nothing is accepted afterwards."""
+        """Finishes pending appends; later ones are refused."""
         ...
 
 
 @runtime_checkable
 class OpenRuns(Protocol):
-    """A storage that one process has to itself and that outlives it. `load` ends on the record the
-    run that a dead process left open; this tells whether a conversation needs that. Storages that
-    processes share close such runs when a lease ends, and have no need of it."""
+    """A persistent storage that only one process uses. Its `load_and_repair` writes the end of a
+    run that a dead process left open; `has_open_run` tells whether a conversation needs that.
+    Shared storages close such runs when a lease ends, and do not need it."""
 
     async def has_open_run(self, pair: Pair) -> bool:
-        """Whether the last run has no end on the record: it is in flight, or was cut off."""
+        """Whether the last run has no end in the log: it is in flight, or was interrupted."""
         ...

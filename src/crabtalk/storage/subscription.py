@@ -4,7 +4,7 @@ import msgspec
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """`target_agent` runs whenever `source` is published, or only the first time."""
+    """`target_agent` runs whenever `source` is published, or with `once` only the first time."""
 
     id: int
     source: str

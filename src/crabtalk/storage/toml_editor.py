@@ -1,7 +1,7 @@
-"""Editor: changes a TOML text and leaves alone what need not change, comments above all.
+"""TomlEditor: changes values in a TOML text and preserves the rest, above all the comments.
 
-It works statement by statement. tomlkit edits within a statement only: given a whole file, it takes
-the comment above a header for the end of the table before, and removes or misplaces it with that.
+It works statement by statement. tomlkit is used only within a statement: in a whole file, it
+attaches the comment above a header to the table before, and removes or moves it with that table.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from .toml_values import is_same_value, render_dotted_key, render_value, replace
 
 
 class TomlEditor:
-    """Changes a TOML text that is known to be valid.
+    """Edits a TOML text, which must be valid.
 
-    A comment right above a header or a key goes where that goes; one that stands apart stays.
+    A comment right above a header or a key moves with it; other comments stay.
     """
 
     def __init__(self, text: str) -> None:
@@ -22,10 +22,10 @@ class TomlEditor:
         self._line_end = "\r\n" if "\r\n" in text else "\n"
 
     def text(self) -> str:
-        return "".join(piece.above + piece.text for piece in self._statements)
+        return "".join(statement.above + statement.text for statement in self._statements)
 
     def update_table(self, prefix: Keys, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """Makes the table at `prefix` say `new` instead of `old`."""
+        """Changes the table at `prefix` from `old` to `new`."""
         for key in old.keys() - new.keys():
             self._remove((*prefix, key))
         for key, value in new.items():
@@ -36,7 +36,7 @@ class TomlEditor:
                 self._change_value(path, old[key], value)
 
     def update_table_array(self, name: str, old: Any, new: list[dict[str, Any]]) -> None:
-        """The same for an array of tables, which are known by their names."""
+        """Changes an array of tables, which are matched by their names."""
         if self._find_key((name,)):
             if not new and old:
                 self._remove((name,))
@@ -51,17 +51,17 @@ class TomlEditor:
         for index in set(range(len(old))) - set(order):
             self._remove((name, index))
         self._reorder_tables(name, [index for index in order if index < len(old)])
-        place = next((i for i, p in enumerate(self._statements) if p.path[:1] == (name,)), None)
+        position = next((i for i, p in enumerate(self._statements) if p.path[:1] == (name,)), None)
         for index, table in zip(order, new, strict=True):
             if index >= len(old):
-                self._add_table((name, index), f"[[{render_dotted_key((name,))}]]", place)
+                self._add_table((name, index), f"[[{render_dotted_key((name,))}]]", position)
             self.update_table((name, index), old[index] if index < len(old) else {}, table)
-            place = self._find_table_end((name, index))
+            position = self._find_table_end((name, index))
 
     def _change_value(self, path: Keys, old: Any, new: Any) -> None:
-        if piece := self._find_key(path):
-            text = replace_value(piece.text, path[len(piece.section) :], old, new)
-            piece.text = text.replace("\r\n", "\n").replace("\n", self._line_end)
+        if statement := self._find_key(path):
+            text = replace_value(statement.text, path[len(statement.section) :], old, new)
+            statement.text = text.replace("\r\n", "\n").replace("\n", self._line_end)
         elif isinstance(old, dict) and isinstance(new, dict) and new:
             self.update_table(path, old, new)
         else:
@@ -69,14 +69,14 @@ class TomlEditor:
             self._add_value(path, new)
 
     def _add_value(self, path: Keys, value: Any) -> None:
-        """Tables get a header if it has two names; deeper ones stand in a line."""
+        """A table gets a header of at most two names; deeper tables are written inline."""
         prefix = path[:-1]
         if isinstance(value, dict) and len(path) <= 2:
             if prefix:
                 self._add_table(path, f"[{render_dotted_key(path)}]", self._find_table_end(prefix))
             self.update_table(path, {}, value)
-        elif place := self._find_place(prefix):
-            index, section = place
+        elif insertion_point := self._find_insertion_point(prefix):
+            index, section = insertion_point
             key = render_dotted_key(path[len(section) :])
             line = f"{key} = {render_value(value, multiline=True)}\n"
             self._insert(index, TomlStatement(line, "key", path, section))
@@ -84,8 +84,8 @@ class TomlEditor:
             self._add_table(prefix, f"[{render_dotted_key(prefix)}]", self._find_table_end(prefix))
             self._add_value(path, value)
 
-    def _add_table(self, path: Keys, header: str, place: int | None) -> None:
-        index = len(self._statements) if place is None else place
+    def _add_table(self, path: Keys, header: str, position: int | None) -> None:
+        index = len(self._statements) if position is None else position
         if index and self._statements[index - 1].text.strip():
             header = f"\n{header}"
         self._insert(index, TomlStatement(f"{header}\n", "header", path, path))
@@ -93,65 +93,67 @@ class TomlEditor:
             self._insert(index + 1, TomlStatement("\n", "between", path, path))
 
     def _find_table_end(self, path: Keys) -> int | None:
-        """Where the last section of a table ends."""
+        """The index after the last statement of a table; None without such a table."""
         inside = [i for i, p in enumerate(self._statements) if p.section[: len(path)] == path]
         return inside[-1] + 1 if inside else None
 
-    def _insert(self, index: int, piece: TomlStatement) -> None:
-        piece.text = piece.text.replace("\n", self._line_end)
+    def _insert(self, index: int, statement: TomlStatement) -> None:
+        statement.text = statement.text.replace("\n", self._line_end)
         self._terminate_line(index - 1)
-        self._statements.insert(index, piece)
+        self._statements.insert(index, statement)
 
     def _terminate_line(self, index: int) -> None:
         if index >= 0 and not self._statements[index].text.endswith("\n"):
             self._statements[index].text += self._line_end
 
     def _remove(self, path: Keys) -> None:
-        self._statements = [piece for piece in self._statements if piece.path[: len(path)] != path]
+        self._statements = [
+            statement for statement in self._statements if statement.path[: len(path)] != path
+        ]
 
     def _reorder_tables(self, name: str, order: list[int]) -> None:
-        """Puts an array of tables in order, if it is not."""
+        """Brings an array of tables into this order."""
         groups: dict[Any, list[TomlStatement]] = {}
         rest: list[TomlStatement] = []
         first = 0
-        for piece in self._statements:
-            if piece.path[:1] == (name,):
+        for statement in self._statements:
+            if statement.path[:1] == (name,):
                 first = first if groups else len(rest)
-                groups.setdefault(piece.path[1], []).append(piece)
+                groups.setdefault(statement.path[1], []).append(statement)
             else:
-                rest.append(piece)
+                rest.append(statement)
         if list(groups) != order:
             for group in groups.values():
                 if group[-1].text.strip():
                     group.append(
                         TomlStatement(self._line_end, "between", group[0].path, group[0].path)
                     )
-            rest[first:first] = [piece for index in order for piece in groups[index]]
+            rest[first:first] = [statement for index in order for statement in groups[index]]
             self._statements = rest
 
     def _find_key(self, path: Keys) -> TomlStatement | None:
         return next((p for p in self._statements if p.kind == "key" and p.path == path), None)
 
-    def _find_place(self, prefix: Keys) -> tuple[int, Keys] | None:
-        """Where a key of the table `prefix` can be added, and in which section that is."""
-        found = list(enumerate(self._statements))
-        keys = [i for i, p in found if p.kind == "key" and p.section == prefix]
-        headers = [i for i, p in found if p.kind == "header" and p.path == prefix]
+    def _find_insertion_point(self, prefix: Keys) -> tuple[int, Keys] | None:
+        """The index at which a key of the table `prefix` can be added, and the section there."""
+        numbered = list(enumerate(self._statements))
+        keys = [i for i, p in numbered if p.kind == "key" and p.section == prefix]
+        headers = [i for i, p in numbered if p.kind == "header" and p.path == prefix]
         if keys or headers:
             return max(keys + headers) + 1, prefix
         if not prefix:
-            return next((i for i, p in found if p.kind == "header"), len(found)), prefix
-        for index, piece in reversed(found):
-            is_within = piece.path[: len(prefix)] == prefix
-            if piece.kind == "key" and is_within and len(piece.section) < len(prefix):
-                return index + 1, piece.section
+            return next((i for i, p in numbered if p.kind == "header"), len(numbered)), prefix
+        for index, statement in reversed(numbered):
+            is_within = statement.path[: len(prefix)] == prefix
+            if statement.kind == "key" and is_within and len(statement.section) < len(prefix):
+                return index + 1, statement.section
         return None
 
 
 def index_by_name(tables: Any) -> dict[str, int]:
-    """Where each name stands first."""
-    found: dict[str, int] = {}
+    """The index of the first table with each name."""
+    indexes: dict[str, int] = {}
     for index, table in enumerate(tables if isinstance(tables, list) else []):
         if isinstance(table, dict) and isinstance(table.get("name"), str):
-            found.setdefault(table["name"], index)
-    return found
+            indexes.setdefault(table["name"], index)
+    return indexes

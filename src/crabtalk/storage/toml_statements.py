@@ -1,4 +1,4 @@
-"""A TOML text taken apart: headers, keys, and what stands between them, each with its comments."""
+"""Splits a TOML text into statements: headers, keys and what is between them, with comments."""
 
 import re
 import tomllib
@@ -7,20 +7,20 @@ from typing import Any, Literal
 
 import msgspec
 
-Keys = tuple[str | int, ...]  # a number after the name of an array of tables says which
+Keys = tuple[str | int, ...]  # a number is the index in the array of tables before it
 
 
 class TomlStatement(msgspec.Struct):
-    """A header or a key with the comments right above it, or what stands between those."""
+    """A header or a key with the comments right above it, or the text between two of those."""
 
     text: str
     kind: Literal["header", "key", "between"]
     path: Keys
-    section: Keys  # the table it stands in
+    section: Keys  # the table it is in
     above: str = ""
 
 
-# Strings are told apart so that nothing inside them is taken for a bracket, a comment or an end.
+# Strings are matched as a whole, so that nothing in them counts as a bracket, comment or line end.
 TOKEN = re.compile(
     r'''
     """ [^"\\]* (?: (?: \\. | "{1,2}(?!") ) [^"\\]* )* "{3,5}
@@ -36,38 +36,39 @@ KEY_AND_EQUALS = re.compile(r"""(?:[^"'=]|"(?:\\.|[^"\\])*"|'[^']*')*=[ \t]*""")
 
 
 def parse_statements(text: str) -> list[TomlStatement]:
-    found: list[TomlStatement] = []
+    statements: list[TomlStatement] = []
     above = ""
     section: Keys = ()
     counts: dict[Keys, int] = {}
-    for statement in split_statements(text):
-        bare = statement.strip()
-        if bare.startswith("#"):
-            above += statement
+    for part in split_statements(text):
+        stripped = part.strip()
+        if stripped.startswith("#"):
+            above += part
             continue
-        if not bare:
-            found.append(TomlStatement(above + statement, "between", section, section))
-        elif bare.startswith("["):
-            section = find_opened_table(statement, counts)
-            detach_comments(found, section)
-            found.append(TomlStatement(statement, "header", section, section, above))
+        if not stripped:
+            statements.append(TomlStatement(above + part, "between", section, section))
+        elif stripped.startswith("["):
+            section = find_opened_table(part, counts)
+            detach_comments(statements, section)
+            statements.append(TomlStatement(part, "header", section, section, above))
         else:
-            path = (*section, *parse_key(f"{text_before_value(statement)}0")[0])
-            found.append(TomlStatement(statement, "key", path, section, above))
+            path = (*section, *parse_key(f"{text_before_value(part)}0")[0])
+            statements.append(TomlStatement(part, "key", path, section, above))
         above = ""
     if above:
-        found.append(TomlStatement(above, "between", section, section))
-    detach_comments(found, ())
-    return found
+        statements.append(TomlStatement(above, "between", section, section))
+    detach_comments(statements, ())
+    return statements
 
 
-def detach_comments(found: list[TomlStatement], following: Keys) -> None:
-    """Comments that stand apart between a hook or server and the next outlive both."""
-    for before, piece in zip(reversed(found[:-1]), reversed(found), strict=False):
-        if not piece.kind == before.kind == "between":
+def detach_comments(statements: list[TomlStatement], following: Keys) -> None:
+    """Makes separate comments between two hooks or servers belong to neither, so that removing one
+    of these does not remove the comments."""
+    for before, last in zip(reversed(statements[:-1]), reversed(statements), strict=False):
+        if not last.kind == before.kind == "between":
             return
-        if piece.text.strip() and piece.section[:2] != following[:2]:
-            piece.path = piece.section = ()
+        if last.text.strip() and last.section[:2] != following[:2]:
+            last.path = last.section = ()
 
 
 def split_statements(text: str) -> Iterator[str]:
@@ -85,7 +86,7 @@ def split_statements(text: str) -> Iterator[str]:
 
 
 def parse_key(statement: str) -> tuple[list[str], Any]:
-    """The parts of its only key, and what that holds."""
+    """The parts of the statement's only key, and its value."""
     keys: list[str] = []
     value: Any = tomllib.loads(statement)
     while isinstance(value, dict) and value:
@@ -95,13 +96,13 @@ def parse_key(statement: str) -> tuple[list[str], Any]:
 
 
 def text_before_value(statement: str) -> str:
-    """A key, and all up to its value."""
+    """The key, the equals sign and the spaces after it."""
     match = KEY_AND_EQUALS.match(statement)
     return match[0] if match else ""
 
 
 def find_opened_table(header: str, counts: dict[Keys, int]) -> Keys:
-    """The table a header opens. `counts` says how far each array of tables has come."""
+    """The table that a header opens. `counts` has the last index of each array of tables."""
     keys, value = parse_key(header)
     path: Keys = ()
     for key in keys[:-1]:

@@ -1,4 +1,4 @@
-"""TOML values: how they are written, and how one takes another's place in its statement."""
+"""Renders TOML values, and replaces the value in a statement."""
 
 import re
 import tomllib
@@ -14,7 +14,7 @@ ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def replace_value(statement: str, keys: Keys, old: Any, new: Any) -> str:
-    """The statement with another value, and the spacing and comments it had."""
+    """Replaces the value in a statement; spacing and comments stay."""
     if isinstance(old, list | dict):
         return replace_entries(statement, keys, old, new)
     before = text_before_value(statement)
@@ -25,7 +25,7 @@ def replace_value(statement: str, keys: Keys, old: Any, new: Any) -> str:
 
 
 def replace_entries(statement: str, keys: Keys, old: Any, new: Any) -> str:
-    import tomlkit  # only those who need it pay for it
+    import tomlkit  # imported late, because it is slow to import
     from tomlkit.exceptions import TOMLKitError
 
     try:
@@ -42,12 +42,13 @@ def replace_entries(statement: str, keys: Keys, old: Any, new: Any) -> str:
             return text
     except (TOMLKitError, ValueError):
         pass
-    # Commas at the start of lines are beyond tomlkit, for one. Better no comment than no change.
+    # tomlkit fails on some valid TOML, such as commas at the start of lines. Losing the comments is
+    # better than not changing the value.
     return f"{text_before_value(statement)}{render_value(new)}\n"
 
 
 def amend_value(holder: Any, key: Any, old: Any, new: Any) -> None:
-    """Changes a tomlkit value, and of lists and tables only the entries that differ."""
+    """Changes a tomlkit value; in lists and tables only the entries that differ."""
     import tomlkit
     from tomlkit.items import InlineTable
 
@@ -59,7 +60,7 @@ def amend_value(holder: Any, key: Any, old: Any, new: Any) -> None:
         table = holder[key]
         is_one_line = isinstance(table, InlineTable) and "\n" not in table.as_string()
         if is_one_line and old.keys() != new.keys():
-            # It has no comments to lose, and tomlkit leaves gaps where entries come and go.
+            # It has no comments, and tomlkit would leave gaps where entries are removed.
             in_order = {name: new[name] for name in (*old, *new) if name in new}
             holder[key] = tomlkit.value(render_value(in_order))
             return
@@ -79,10 +80,10 @@ def amend_list(array: Any, old: list[Any], new: list[Any]) -> None:
 
     import tomlkit
 
-    def known_by(entry: Any) -> str:
+    def identity(entry: Any) -> str:
         return repr(entry.get("name")) if isinstance(entry, dict) else repr(entry)
 
-    matcher = SequenceMatcher(None, [*map(known_by, old)], [*map(known_by, new)], autojunk=False)
+    matcher = SequenceMatcher(None, [*map(identity, old)], [*map(identity, new)], autojunk=False)
     for tag, start, end, first, last in reversed(matcher.get_opcodes()):
         if tag == "equal":
             for offset in range(end - start):
@@ -94,7 +95,7 @@ def amend_list(array: Any, old: list[Any], new: list[Any]) -> None:
 
 
 def render_value(value: Any, *, multiline: bool = False) -> str:
-    """A value as TOML; where there is room for it, text of many lines as such."""
+    """A value as TOML. With `multiline`, text with line feeds becomes a multi-line string."""
     match value:
         case bool():
             return str(value).lower()
@@ -126,7 +127,7 @@ def render_dotted_key(path: Keys) -> str:
 
 
 def is_same_value(left: Any, right: Any) -> bool:
-    """Unlike ==, tells true from 1 and 1 from 1.0."""
+    """Like ==, but true differs from 1, and 1 from 1.0."""
     return left is right or encode_exact(left) == encode_exact(right)
 
 

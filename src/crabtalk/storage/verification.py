@@ -1,7 +1,7 @@
-"""Verification of a log file: which of its lines are not what was written, without a daemon.
+"""Verifies a log file without a daemon: finds lines that are not as they were written.
 
-It finds lines that were changed, cut short, moved, added from elsewhere, repeated or removed. It
-cannot find that lines are missing from the end of a log, since nothing follows that refers to them.
+It detects lines that were changed, cut short, moved, added from elsewhere, repeated or removed. It
+cannot detect lines missing from the end of a log, since no later line refers to them.
 Everything here blocks and writes nothing; the log may be written meanwhile.
 """
 
@@ -19,16 +19,17 @@ from .records import decode_record
 
 Fault = Literal["changed", "unreadable", "cut", "moved", "foreign", "repeated", "missing"]
 
-# What a damaged line may still tell.
+# What can still be read from a damaged line.
 MESSAGE_ID = re.compile(rb'"id":(\d{1,16}),"at":"([^"]{1,40})"')
 TIMESTAMP = re.compile(rb'"(?:at|archived_at|updated_at)":"([^"]{1,40})"')
-# A line that is being written is looked at again, this often and after so many seconds.
+# An incomplete last line may be a write in progress: how often it is read again, and after how many
+# seconds.
 ATTEMPTS = 3
 PAUSE = 0.05
 
 
 class LogDamage(Value, frozen=True):
-    """What is wrong with a line. `message_id` and `at` are what the line says, if it still does."""
+    """What is wrong with a line. `message_id` and `at` are from the line, if still readable."""
 
     line: int  # counted from 1
     fault: Fault
@@ -47,17 +48,17 @@ class ExaminedLine(NamedTuple):
 
 
 def verify_log(path: Path) -> list[LogDamage]:
-    """Raises OSError. Takes one pass and little memory when nothing is wrong."""
-    found: list[LogDamage] = []
+    """The damage in a log. An intact log takes one pass and little memory. Raises OSError."""
+    damages: list[LogDamage] = []
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE)
         if is_intact(path):
             return []
-        found = find_damage([examine_line(number, line) for number, line in number_lines(path)])
-        if not any(one.fault == "cut" for one in found):
+        damages = find_damage([examine_line(number, line) for number, line in number_lines(path)])
+        if not any(damage.fault == "cut" for damage in damages):
             break
-    return found
+    return damages
 
 
 def is_intact(path: Path) -> bool:
@@ -91,15 +92,15 @@ def examine_line(number: int, line: bytes) -> ExaminedLine:
     if not line.endswith(b"\n") and fault is not None:
         fault = "cut"
     message_id, at = None, ""
-    if (found := MESSAGE_ID.search(whole)) is not None:
-        message_id, at = int(found[1]), found[2].decode(errors="replace")
-    elif (said := TIMESTAMP.search(whole)) is not None:
-        at = said[1].decode(errors="replace")
+    if (match := MESSAGE_ID.search(whole)) is not None:
+        message_id, at = int(match[1]), match[2].decode(errors="replace")
+    elif (match := TIMESTAMP.search(whole)) is not None:
+        at = match[1].decode(errors="replace")
     return ExaminedLine(number, read_prev(whole), read_link(whole), fault, message_id, at)
 
 
 def find_fault(line: bytes) -> Fault | None:
-    """What is wrong with a line by itself."""
+    """What is wrong with a line, apart from its place in the log."""
     try:
         check_sum(line)
     except ValueError:
@@ -114,51 +115,51 @@ def find_fault(line: bytes) -> Fault | None:
 
 
 def find_damage(lines: list[ExaminedLine]) -> list[LogDamage]:
-    """Follows the links. `head` is the link of the last line that is in its place, None after a
-    line that is damaged, whose own link is not to be trusted."""
-    places = {line.link: line for line in reversed(lines) if line.fault is None}
+    """Follows the links. `head` is the link of the last line that is in its place; None after a
+    damaged line, whose own link cannot be trusted."""
+    by_link = {line.link: line for line in reversed(lines) if line.fault is None}
     followers = {line.prev: line for line in reversed(lines) if line.prev is not None}
     covered = find_covered_lines(lines)
-    aside: dict[bytes, ExaminedLine] = {}  # lines that were moved, by what they follow
-    strangers: set[bytes] = set()  # links of lines that are not of this log
-    found: list[LogDamage] = []
+    moved: dict[bytes, ExaminedLine] = {}  # by the link of the line before them
+    foreign: set[bytes] = set()  # links of lines that do not belong to this log
+    damages: list[LogDamage] = []
     head: bytes | None = b""
     has_seals = False
     last = 0
     for line in lines:
         if line.fault is not None:
-            found.append(to_damage(line, line.fault))
+            damages.append(to_damage(line, line.fault))
             head = None
         elif line.prev is None:
             if has_seals and line.number not in covered:
-                found.append(to_damage(line, "foreign", "it has no checksum, those before it do"))
+                damages.append(to_damage(line, "foreign", "it has no checksum, those before it do"))
                 continue
             head = line.link
-        elif places[line.link].number < line.number:
-            found.append(
-                to_damage(line, "repeated", f"it is line {places[line.link].number} again")
+        elif by_link[line.link].number < line.number:
+            damages.append(
+                to_damage(line, "repeated", f"it is line {by_link[line.link].number} again")
             )
             continue
         elif head is None or line.prev == head:
             head = line.link
         elif is_after(followers.get(head), line):
-            before = places.get(line.prev)
-            if before is None or line.prev in strangers:
-                strangers.add(line.link)
-                found.append(to_damage(line, "foreign", "it follows no line of this log"))
+            before = by_link.get(line.prev)
+            if before is None or line.prev in foreign:
+                foreign.add(line.link)
+                damages.append(to_damage(line, "foreign", "it follows no line of this log"))
             else:
-                aside[line.prev] = line
-                found.append(to_damage(line, "moved", f"it belongs after line {before.number}"))
+                moved[line.prev] = line
+                damages.append(to_damage(line, "moved", f"it belongs after line {before.number}"))
             continue
         else:
-            place = f"between line {last} and it" if last else "before it"
-            found.append(to_damage(line, "missing", place))
+            where = f"between line {last} and it" if last else "before it"
+            damages.append(to_damage(line, "missing", where))
             head = line.link
         last = line.number
         has_seals = has_seals or line.prev is not None
-        while head is not None and head in aside:
-            head = aside.pop(head).link
-    return found
+        while head is not None and head in moved:
+            head = moved.pop(head).link
+    return damages
 
 
 def is_after(other: ExaminedLine | None, line: ExaminedLine) -> bool:
@@ -166,18 +167,19 @@ def is_after(other: ExaminedLine | None, line: ExaminedLine) -> bool:
 
 
 def find_covered_lines(lines: list[ExaminedLine]) -> set[int]:
-    """Lines without seals that an older version added: the sealed line after refers to them."""
-    found: set[int] = set()
+    """The numbers of unsealed lines that an older version added: the next sealed line refers to
+    them."""
+    covered: set[int] = set()
     following: ExaminedLine | None = None
     for line in reversed(lines):
         is_old = line.prev is None and line.fault is None
         is_linked = following is not None and (
-            following.number in found or following.prev == line.link
+            following.number in covered or following.prev == line.link
         )
         if is_old and is_linked:
-            found.add(line.number)
+            covered.add(line.number)
         following = line
-    return found
+    return covered
 
 
 SENTENCES: dict[Fault, str] = {

@@ -1,4 +1,4 @@
-"""Unix sockets and TCP: listening with bounds and credentials, finding a daemon, connecting."""
+"""Unix sockets and TCP: listening with limits and authentication, and connecting to a daemon."""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ __all__ = [
     "replace_file",
 ]
 
-# Imported on first use: whoever replaces a file needs no wire, and a client no listener.
+# Imported on first use: replacing a file needs no protocol code, and a client needs no listener.
 __getattr__ = load_lazily(
     __name__,
     {

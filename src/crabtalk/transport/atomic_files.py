@@ -1,4 +1,4 @@
-"""Replacing a small file so that no reader ever sees half of it, and no crash leaves half of it."""
+"""Replaces small files atomically: no reader sees half of one, and no crash leaves half of one."""
 
 import os
 import re
@@ -9,18 +9,18 @@ TEMPORARY_NAME = re.compile(r"\..+\.(\d+)\.new")
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write aside, fsync, rename, fsync the directory."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    """Write a temporary file, fsync it, rename it to `path`, and fsync the directory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -30,11 +30,11 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def remove_stale_temporary_files(directory: Path) -> None:
-    """Removes what a crash left of files being replaced: it may hold secrets nobody knows of."""
+    """Remove temporary files that a crash left behind: they may hold secrets."""
     with suppress(OSError):
         for path in directory.iterdir():
-            found = TEMPORARY_NAME.fullmatch(path.name)
-            if found and not is_process_alive(int(found[1])):
+            match = TEMPORARY_NAME.fullmatch(path.name)
+            if match and not is_process_alive(int(match[1])):
                 path.unlink(missing_ok=True)
 
 
@@ -43,6 +43,6 @@ def is_process_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # somebody else's process is one too
+    except OSError:  # a process of another user
         return True
     return True

@@ -1,7 +1,7 @@
-"""SideRequests: the requests of one connection that run beside all others, such as turns and feeds.
+"""ConcurrentRequests: requests of one connection that run beside others, such as turns and feeds.
 
-Requests that name the same conversation begin in the order they came: one begins when the one
-before it has got its first answer. Nothing here reads, writes or cancels; Connection does.
+Requests for the same conversation begin in the order they came: each begins when the previous
+one has got its first answer. This module does not read, write or cancel; Connection does.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ AgentAndSender = tuple[str, str]
 
 
 class ConcurrentRequest:
-    """One request that runs beside the others. `has_begun` is false while it waits to begin."""
+    """A request that runs beside others. `has_started` is false while it waits for its turn."""
 
     __slots__ = ("_first_answer", "conversation", "has_answered", "has_started", "shape", "task")
 
@@ -29,15 +29,16 @@ class ConcurrentRequest:
         self._first_answer: asyncio.Future[None] | None = None
 
     def mark_answered(self) -> None:
-        """Its first answer is there, or none will come: the next one may begin."""
+        """Its first answer arrived, or none will come: the next request may begin."""
         self.has_answered = True
         if self._first_answer is not None and not self._first_answer.done():
             self._first_answer.set_result(None)
 
     async def wait_for_answer(self) -> None:
-        """Returns when `note_answer` was called. Cancelled, it changes nothing for other waiters.
+        """Wait until `mark_answered` is called. Cancelling one waiter does not affect the others.
 
-        It has no deadline: a turn takes as long as it takes, and `stop` cancels whoever waits.
+        There is no deadline, because a turn may take any time; `Connection.stop` cancels the
+        waiters.
         """
         if not self.has_answered:
             if self._first_answer is None:
@@ -46,7 +47,7 @@ class ConcurrentRequest:
 
 
 class ConcurrentRequests:
-    """All of them on one connection, at most as many as its limits allow."""
+    """All concurrent requests of a connection. Connection keeps their number within its limits."""
 
     __slots__ = ("_latest", "_requests")
 
@@ -64,14 +65,14 @@ class ConcurrentRequests:
     def add(
         self, task: asyncio.Task[None], shape: ReplyShape, conversation: AgentAndSender | None
     ) -> tuple[ConcurrentRequest, ConcurrentRequest | None]:
-        """The new request, and the one it has to wait for."""
+        """Add a request; return it and the one it must wait for, if any."""
         request = ConcurrentRequest(task, shape, conversation)
         self._requests[task] = request
-        before = None
+        predecessor = None
         if conversation is not None:
-            before = self._latest.get(conversation)
+            predecessor = self._latest.get(conversation)
             self._latest[conversation] = request
-        return request, None if before is None or before.has_answered else before
+        return request, None if predecessor is None or predecessor.has_answered else predecessor
 
     def remove(self, request: ConcurrentRequest) -> None:
         request.mark_answered()
@@ -81,5 +82,5 @@ class ConcurrentRequests:
 
 
 def get_conversation_key(route: Route, payload: Any) -> AgentAndSender | None:
-    """The conversation whose line a request joins. Who only follows or lists joins none."""
+    """The conversation whose queue a request joins, or None if it is not a turn."""
     return (payload.agent, payload.sender or "user") if route.is_turn else None

@@ -1,9 +1,9 @@
-"""Connection: the server's end. Reads requests, dispatches them and writes their answers.
+"""Connection: the server's end of a connection. Reads requests and writes their answers.
 
-Short requests are answered one after the other, in order. Turns, feeds and whatever else may take
-long run beside them, each in a task of its own. An idle connection costs no task. A request that
-streams is cancelled when its client goes away; any other is carried out to its end, because the
-client that asked for it may be gone on purpose.
+Short requests are answered one after the other, in order. Turns, feeds and other requests that may
+take long run concurrently, each in its own task. An idle connection has no task. A streaming
+request is cancelled when its client disconnects; any other is completed, because the client may
+have disconnected on purpose.
 """
 
 import asyncio
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A caller that has not shown its token may send a greeting, not a burden.
+# The limit before authentication, so that a stranger cannot send large frames.
 MAX_HELLO_FRAME = 4 * 1024
-# Bytes of unanswered requests after which a connection is not read further.
+# Above this many bytes of unanswered requests, no more is read from the connection.
 MAX_PIPELINED_BYTES = 256 * 1024
-# Answers given in a row before others get their turn: about a millisecond of pings.
+# Answers given in a row before other tasks run: about a millisecond of pings.
 ANSWERS_IN_A_ROW = 32
-# How long a refused peer's input is swallowed, so that it can read why it was refused: closing a
-# socket with input unread resets it, and a reset destroys the answer.
+# How long input from a refused peer is discarded, so that it can read the refusal: closing a
+# socket with unread input resets it, and a reset destroys the answer.
 LINGER_SECONDS = 1.0
-# How often a peer that is not being read is checked for having left.
+# How often a connection that is not being read is checked for a peer that left.
 PEER_CHECK_INTERVAL = 1.0
 HANGUP_EVENTS = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
@@ -65,9 +65,9 @@ Frame = bytes | bytearray
 
 
 class Connection(FramedConnection):
-    """One client, from its first byte to the last answer due to it.
+    """The connection of one client, from its first byte to the last answer it is due.
 
-    It leaves its listener's books when the peer is gone *and* nothing is left to be carried out.
+    The listener forgets it when the peer is gone *and* no request is left to complete.
     """
 
     __slots__ = (
@@ -94,33 +94,32 @@ class Connection(FramedConnection):
     )
 
     def __init__(
-        self, listener: "Listener", door: "ListenOptions", refusal: RequestError | None = None
+        self, listener: "Listener", options: "ListenOptions", refusal: RequestError | None = None
     ) -> None:
-        self._is_authenticated = door.token is None
+        self._is_authenticated = options.token is None
         super().__init__(FrameDecoder(MAX_FRAME if self._is_authenticated else MAX_HELLO_FRAME))
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._options = door
-        # Requests not yet dispatched, in order; a refusal among them ends the connection.
+        self._options = options
+        # Requests not yet dispatched, in order. A RequestError among them ends the connection.
         self._pending: deque[Frame | RequestError] = deque()
         self._pending_bytes = 0
-        # What was read and not yet taken apart, once enough requests are pending.
+        # Input that was read but not yet decoded, because enough requests are pending.
         self._undecoded_frames: Iterator[Frame] | None = None
         self._undecoded_bytes = 0
         self._counted_bytes = 0  # our share of the listener's inbound bytes
-        self._queue_task: asyncio.Task[None] | None = None  # answers what is pending
+        self._queue_task: asyncio.Task[None] | None = None  # answers the pending requests
         self._concurrent_requests: ConcurrentRequests | None = None  # None while there are none
-        self._waiting_bytes = 0  # of side requests that have not begun
+        self._waiting_bytes = 0  # of concurrent requests that have not begun
         self._has_sent_refusal = False  # the last frame was written
         self._is_reading = True
-        self._ignores_input = False  # what arrives is discarded
+        self._ignores_input = False  # input is discarded
         self._is_input_ended = False  # the peer will send nothing more
-        self._timer: asyncio.TimerHandle | None = None  # until hello, and again while lingering
-        self._peer_check_timer: asyncio.TimerHandle | None = (
-            None  # while a frame, or reading, is halted
-        )
+        self._timer: asyncio.TimerHandle | None = None  # until the hello, and again while lingering
+        # Runs while a frame is incomplete or reading is paused.
+        self._peer_check_timer: asyncio.TimerHandle | None = None
         self._last_data_time = 0.0
-        # From the first moment, so that a TLS handshake uses up the time for the hello.
+        # Set at once, so that a TLS handshake counts towards the time for the hello.
         self._hello_deadline = self._loop.time() + listener.limits.hello_timeout
         if refusal is not None:
             self._pending.append(refusal)
@@ -128,17 +127,17 @@ class Connection(FramedConnection):
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """One for each request that runs beside the others, and one for the line of the others."""
-        line = [] if self._queue_task is None else [self._queue_task]
+        """The tasks of all concurrent requests, and the task that answers the other requests."""
+        tasks = [] if self._queue_task is None else [self._queue_task]
         return (
-            line
+            tasks
             if self._concurrent_requests is None
-            else [*line, *(side.task for side in self._concurrent_requests)]
+            else [*tasks, *(request.task for request in self._concurrent_requests)]
         )
 
     @property
     def is_backlogged(self) -> bool:
-        """Enough is pending; the rest of what was read waits to be taken apart."""
+        """Enough requests are pending; the rest of the input waits to be decoded."""
         return self._undecoded_frames is not None
 
     @property
@@ -163,7 +162,7 @@ class Connection(FramedConnection):
         if self._undecoded_frames is None:
             self._undecoded_bytes = len(data)
             self._undecoded_frames = self.decoder.feed(data)
-        else:  # some transports hand over a last piece after they were paused
+        else:  # some transports deliver one more chunk after they were paused
             self._undecoded_bytes += len(data)
             self._undecoded_frames = chain(self._undecoded_frames, self.decoder.feed(data))
         self._decode_frames()
@@ -179,14 +178,14 @@ class Connection(FramedConnection):
         self._start_queue_task()
 
     def eof_received(self) -> bool:
-        """Keeps the transport open while answers are due, so that a half-closed peer gets them."""
+        """Keep the transport open while answers are due, so that a half-closed peer gets them."""
         self._is_input_ended = True
         try:
             self.decoder.feed_eof()
         except ConnectionClosedError as error:
             log.debug("%s: %s", self._options.name, error)
         self._cancel_streams()
-        # TLS has no half-close: its transport closes whatever is returned here.
+        # TLS has no half-close: its transport closes whatever this returns.
         return self.is_busy and not self._options.tls
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -201,10 +200,10 @@ class Connection(FramedConnection):
         self._cancel_streams()
         self._unregister_if_done()
 
-    # ── Taking requests in ──────────────────────────────────────────────────────────────────
+    # ── Receiving requests ──────────────────────────────────────────────────────────────────
 
     def _decode_frames(self) -> None:
-        """Moves frames from what was read to what is pending, up to the bound."""
+        """Move decoded frames to the pending requests, up to the limit."""
         frames = self._undecoded_frames
         if frames is None:
             return
@@ -225,14 +224,14 @@ class Connection(FramedConnection):
                 self._queue_refusal(make_hello_required_error())
 
     def _pause_if_full(self) -> None:
-        """Stops reading; unless what comes is discarded anyway, and the end of it is news."""
+        """Stop reading, unless the input is discarded anyway: then its end must be noticed."""
         if not self._ignores_input and (
             self.is_backlogged or self._pending_bytes >= MAX_PIPELINED_BYTES
         ):
             self._set_reading(False)
 
     def _authenticate(self, frame: Frame) -> bool:
-        """The first frame from behind a door with a token must be a hello that shows it."""
+        """Where a token is required, the first frame must be a hello that contains it."""
         try:
             message = parse_request(frame)
         except DecodeError:
@@ -240,8 +239,8 @@ class Connection(FramedConnection):
         if message.WhichOneof("msg") != "hello":
             self._queue_refusal(make_hello_required_error())
             return False
-        shown = message.hello.token.encode()
-        if not hmac.compare_digest(shown, (self._options.token or "").encode()):
+        token = message.hello.token.encode()
+        if not hmac.compare_digest(token, (self._options.token or "").encode()):
             self._queue_refusal(UnauthorizedError("the token is wrong; read run/token again"))
             return False
         if (refusal := self._listener.admit_authenticated(self)) is not None:
@@ -258,7 +257,7 @@ class Connection(FramedConnection):
             self._queue_refusal(make_hello_required_error())
 
     def _queue_refusal(self, refusal: RequestError) -> None:
-        """Hear nothing more; answer what came before, then the refusal, then close."""
+        """Ignore further input; answer the pending requests, then send the refusal and close."""
         self._ignores_input = True
         self._undecoded_frames = None
         self._pending.append(refusal)
@@ -267,12 +266,13 @@ class Connection(FramedConnection):
         self._start_queue_task()
 
     def _check_peer(self) -> None:
-        """Something is held, or is not being read: is its owner still there, and does it go on?"""
+        """Check a connection with buffered input or paused reading: is its peer still active?"""
         self._peer_check_timer = None
         if self.is_lost or (self._is_reading and not self._counted_bytes):
             return
         if not self._is_reading:
-            # Not being read, a peer that left is not noticed, and its stream would go on forever.
+            # While reading is paused, the loop does not notice that a peer left, and its streams
+            # would never end.
             if not self._is_input_ended and self._is_peer_gone():
                 self._is_input_ended = True
                 self._cancel_streams()
@@ -299,10 +299,10 @@ class Connection(FramedConnection):
             self._queue_task = self._loop.create_task(self._answer_pending())
 
     async def _answer_pending(self) -> None:
-        """Answers what is pending, one request after the other, and ends when nothing is.
+        """Answer the pending requests, one after the other, and end when there are none.
 
-        At a request that runs beside the others, this task goes on with that one alone, and
-        whatever is pending behind it gets a new task. So a turn costs no task of its own.
+        At a concurrent request this task continues with that request alone, and the requests
+        pending behind it get a new task. So a turn costs no extra task.
         """
         task = cast("asyncio.Task[None]", asyncio.current_task())
         in_a_row = 0
@@ -326,7 +326,7 @@ class Connection(FramedConnection):
             self._resume_or_close()
 
     def _hand_over_queue(self) -> None:
-        """The current task answers nothing more of what is pending; a new one does."""
+        """Start a new task for the pending requests; the current task will answer none of them."""
         self._queue_task = None
         if not self._pending:
             self._decode_frames()
@@ -369,34 +369,36 @@ class Connection(FramedConnection):
         size: int,
         task: asyncio.Task[None],
     ) -> None:
-        """Leaves the line to the requests behind this one, and answers it beside them."""
-        sides = self._concurrent_requests
-        if sides is None:
-            sides = self._concurrent_requests = ConcurrentRequests()
+        """Answer this request concurrently, and let a new task answer those behind it."""
+        requests = self._concurrent_requests
+        if requests is None:
+            requests = self._concurrent_requests = ConcurrentRequests()
         conversation = get_conversation_key(route, getattr(request, route.request))
-        side, before = sides.add(task, route.shape, conversation)
+        concurrent, predecessor = requests.add(task, route.shape, conversation)
         try:
             self._hand_over_queue()
             if not self._is_queue_busy:
                 self._set_reading(True)
-            if before is not None:
-                await self._wait_for_predecessor(before, size)
-            side.has_started = True
+            if predecessor is not None:
+                await self._wait_for_predecessor(predecessor, size)
+            concurrent.has_started = True
             answer = self._make_answer(request, route.shape)
             del request
-            await self._write_answer(answer, request_id, side)
+            await self._write_answer(answer, request_id, concurrent)
         finally:
-            sides.remove(side)
-            if not sides and self._concurrent_requests is sides:
+            requests.remove(concurrent)
+            if not requests and self._concurrent_requests is requests:
                 self._concurrent_requests = None
 
-    async def _wait_for_predecessor(self, before: ConcurrentRequest, size: int) -> None:
-        """Turns of one conversation begin in the order they came. Until then the request counts as
-        one that nobody has worked on."""
+    async def _wait_for_predecessor(self, predecessor: ConcurrentRequest, size: int) -> None:
+        """Wait until the previous turn of the conversation has its first answer.
+
+        Until then the request counts as unprocessed input.
+        """
         self._waiting_bytes += size
         self._update_inbound_bytes()
         try:
-            await before.wait_for_answer()
+            await predecessor.wait_for_answer()
         finally:
             self._waiting_bytes -= size
             self._update_inbound_bytes()
@@ -405,17 +407,17 @@ class Connection(FramedConnection):
         self,
         answer: AsyncGenerator[ReplyField, None],
         request_id: int | None,
-        side: ConcurrentRequest | None = None,
+        concurrent: ConcurrentRequest | None = None,
     ) -> None:
-        """Writes all of an answer, frame by frame; frames of other answers may come in between."""
-        is_stream = side is not None and side.shape is not ReplyShape.ONE
+        """Write all frames of an answer; frames of other answers may come in between."""
+        is_stream = concurrent is not None and concurrent.shape is not ReplyShape.ONE
         write = self.write if is_stream else self.write_now
         deadline = self._listener.limits.stall_timeout
         try:
             async with aclosing(answer) as replies:
                 async for field, payload in replies:
-                    if side is not None and not side.has_answered:
-                        side.mark_answered()
+                    if concurrent is not None and not concurrent.has_answered:
+                        concurrent.mark_answered()
                     frame = encode_reply(field, payload, request_id)
                     if self._writable is not None:  # another request filled the transport
                         await self.flush_and_wait(deadline)
@@ -454,12 +456,15 @@ class Connection(FramedConnection):
             )
         except DecodeError:
             return BadRequestError("the frame is not a ClientMessage")
-        except RequestError as error:  # too many parts, or such as cannot be counted
+        except RequestError as error:  # it has too many parts, or a group
             return error
 
     async def _parse_large_frame(self, frame: Frame) -> wire.ClientMessage:
-        """Large frames take turns, a slice of one at a time: however many come at once, others are
-        answered in between, and one that is soon read does not wait for all the others."""
+        """Parse a large frame in slices.
+
+        Large frames take turns, one slice each: however many come at once, other requests are
+        answered in between, and a frame that parses fast need not wait for the others.
+        """
         slices = parse_request_in_slices(frame)
         while True:
             await self._listener.yield_to_loop()
@@ -473,7 +478,7 @@ class Connection(FramedConnection):
             self.write_now(encode_reply("error", to_error_message(error), request_id))
 
     def _resume_or_close(self) -> None:
-        """Nothing is pending: read on. Nothing is in flight either: close if nobody is there."""
+        """Resume reading once no request is pending. If none is running, close if the peer left."""
         if self._is_queue_busy:
             return
         self._update_inbound_bytes()
@@ -490,7 +495,7 @@ class Connection(FramedConnection):
         self._unregister_if_done()
 
     def _send_refusal(self, error: RequestError) -> None:
-        """Writes the last frame and closes. Requests that run end as if the client had left."""
+        """Write the last frame and close. Running requests end as if the client had left."""
         self._listener.refused_count += 1
         self._send_error(error)
         self._has_sent_refusal = True
@@ -507,23 +512,23 @@ class Connection(FramedConnection):
                 self.transport.write_eof()
         self._start_linger_timer(LINGER_SECONDS)
 
-    def _start_linger_timer(self, patience: float) -> None:
-        """Nothing more will be written. A peer that stops reading what was is cut off."""
+    def _start_linger_timer(self, timeout: float) -> None:
+        """Nothing more will be written. A peer that stops reading the rest is disconnected."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(
-            patience, self._on_linger_timeout, patience, self.write_buffer_size
+            timeout, self._on_linger_timeout, timeout, self.write_buffer_size
         )
 
-    def _on_linger_timeout(self, patience: float, before: int) -> None:
+    def _on_linger_timeout(self, timeout: float, unread: int) -> None:
         if self.is_lost:
             return
-        if 0 < self.write_buffer_size < before:
-            self._start_linger_timer(patience)
+        if 0 < self.write_buffer_size < unread:
+            self._start_linger_timer(timeout)
         else:
             self.transport.abort()
 
-    # ── Book-keeping ────────────────────────────────────────────────────────────────────────
+    # ── Bookkeeping ─────────────────────────────────────────────────────────────────────────
 
     def _set_reading(self, on: bool) -> None:
         if self._is_reading != on and not self.is_lost and not self.transport.is_closing():
@@ -534,21 +539,25 @@ class Connection(FramedConnection):
                 self.transport.pause_reading()
 
     def _update_inbound_bytes(self) -> None:
-        held = self.decoder.buffered_bytes + self._pending_bytes + self._waiting_bytes
+        byte_count = self.decoder.buffered_bytes + self._pending_bytes + self._waiting_bytes
         if self._undecoded_frames is not None:
-            held += self._undecoded_bytes
-        self._listener.inbound_bytes += held - self._counted_bytes
-        self._counted_bytes = held
+            byte_count += self._undecoded_bytes
+        self._listener.inbound_bytes += byte_count - self._counted_bytes
+        self._counted_bytes = byte_count
 
     def _cancel_streams(self) -> None:
-        """Cancels streams and feeds, once: a second time would interrupt their clean-up.
+        """Cancel streams and feeds, once: a second cancel would interrupt their clean-up.
 
-        Those that have not begun find out by themselves, because a detached one begins all the
-        same.
+        Those that have not begun check the connection themselves, because a detached one begins
+        even so.
         """
-        for side in self._concurrent_requests or ():
-            if side.has_started and side.shape is not ReplyShape.ONE and not side.task.cancelling():
-                side.task.cancel()
+        for request in self._concurrent_requests or ():
+            if (
+                request.has_started
+                and request.shape is not ReplyShape.ONE
+                and not request.task.cancelling()
+            ):
+                request.task.cancel()
 
     def _clear_pending(self) -> None:
         self._pending.clear()
@@ -565,21 +574,21 @@ class Connection(FramedConnection):
     # ── From the listener ───────────────────────────────────────────────────────────────────
 
     def drain(self) -> None:
-        """The daemon is stopping: finish what has an end, and close."""
-        for side in self._concurrent_requests or ():
-            if side.shape is ReplyShape.FEED:
-                side.task.cancel()
+        """The daemon is stopping: let requests that end by themselves finish, then close."""
+        for request in self._concurrent_requests or ():
+            if request.shape is ReplyShape.FEED:
+                request.task.cancel()
         if not self.is_busy and not self.is_lost and not self._ignores_input:
             self.transport.close()
 
     async def stop(self) -> None:
-        """Cancels what is left, and closes. A request that resists is left after a second."""
+        """Cancel the remaining requests and close. Waits at most a second for them to end."""
         self._clear_pending()
         if tasks := self.tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=1)
-            # Cancelled before its first step, a task had no chance to say so itself.
+            # A task that was cancelled before its first step did not clear these itself.
             self._queue_task = None
             self._concurrent_requests = None
         if not self.is_lost:
@@ -591,7 +600,7 @@ class Connection(FramedConnection):
 
 
 def parse_request(frame: Frame) -> wire.ClientMessage:
-    # Protobuf reads a bytearray as it reads bytes, without a copy; its stubs do not say so.
+    # FromString accepts a bytearray without copying it; the stubs do not say so.
     return wire.ClientMessage.FromString(cast("bytes", frame))
 
 

@@ -1,4 +1,4 @@
-"""Endpoint: where a daemon can be reached, as people write it, and connecting to it."""
+"""Endpoint: the address of a daemon, in the form people write it, and connecting to it."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ ConnectionT = TypeVar("ConnectionT", bound=FramedConnection)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One way to reach a daemon: a Unix socket, or TCP with the token it asks for."""
+    """One way to reach a daemon: a Unix socket, or TCP with the token that TCP requires."""
 
     path: Path | None = None
     tcp: TcpAddress | None = None
@@ -25,7 +25,7 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str, *, token: str = "", tls: ssl.SSLContext | None = None) -> "Endpoint":
-        """Reads `unix:PATH`, `tcp:HOST:PORT` or `tls:HOST:PORT`, as a URL too (`tcp://…`)."""
+        """Parse `unix:PATH`, `tcp:HOST:PORT` or `tls:HOST:PORT`, also as a URL (`tcp://…`)."""
         scheme, separator, rest = text.partition(":")
         rest = rest.removeprefix("//")
         if separator and rest and scheme == "unix":
@@ -45,21 +45,23 @@ class Endpoint:
             return f"{'tls' if self.tls else 'tcp'}:{self.tcp}"
         return f"unix:{self.path}"
 
-    async def connect(self, link: ConnectionT) -> ConnectionT:
-        """Connects `link` and returns it. Cancelled, nothing stays open.
+    async def connect(self, connection: ConnectionT) -> ConnectionT:
+        """Connect `connection` and return it. Cancelled, it leaves nothing open.
 
-        Raises OSError; BlockingIOError when so many wait to be let in that there is no room.
+        Raises OSError; BlockingIOError when the daemon's backlog is full.
         """
         loop = asyncio.get_running_loop()
         if self.tcp is not None:
-            await loop.create_connection(lambda: link, self.tcp.host, self.tcp.port, ssl=self.tls)
-            if (sock := link.transport.get_extra_info("socket")) is not None:
+            await loop.create_connection(
+                lambda: connection, self.tcp.host, self.tcp.port, ssl=self.tls
+            )
+            if (sock := connection.transport.get_extra_info("socket")) is not None:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         elif self.path is not None:
             sock = connect_unix(self.path)
             try:
-                await loop.create_unix_connection(lambda: link, sock=sock)
+                await loop.create_unix_connection(lambda: connection, sock=sock)
             except BaseException:
                 sock.close()
                 raise
-        return link
+        return connection

@@ -1,7 +1,7 @@
-"""Link: frames over one asyncio transport, the part both ends of a connection share.
+"""FramedConnection: frames over one asyncio transport, shared by both ends of a connection.
 
-Writing is batched and answers to back-pressure here; what to do with bytes that arrive is the
-business of the two subclasses, the server's Connection and the client's Channel.
+It batches writes and handles back-pressure. The two subclasses, the server's Connection and the
+client's Channel, handle the bytes that arrive.
 """
 
 import asyncio
@@ -9,15 +9,15 @@ from typing import cast
 
 from crabtalk.protocol import ConnectionClosedError, FrameDecoder
 
-# A writer hands over this much at a time, then lets the loop turn. Some hundred small frames:
-# about a millisecond of work, so that a fast stream never delays its neighbours by more.
+# A writer passes this much to the transport at once, then lets the loop run. Some hundred small
+# frames: about a millisecond of work, so that a fast stream delays other tasks by no more.
 BATCH_BYTES = 16 * 1024
 # The transport asks a writer to wait when this much is unsent.
 HIGH_WATER_BYTES = 64 * 1024
 
 
 class FramedConnection(asyncio.Protocol):
-    """One connection. `lost` is true from the moment nothing written can reach the peer."""
+    """One connection. `is_lost` becomes true when nothing written can reach the peer any more."""
 
     __slots__ = (
         "_is_flush_scheduled",
@@ -37,7 +37,7 @@ class FramedConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._is_flush_scheduled = False
-        # While the peer has to read before more is written.
+        # Set while the peer must read before more is written.
         self._writable: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -53,10 +53,10 @@ class FramedConnection(asyncio.Protocol):
     # ── Writing ─────────────────────────────────────────────────────────────────────────────
 
     def write(self, frame: bytes) -> bool:
-        """Queues a frame; it leaves with its neighbours when the loop turns, or at `flush`.
+        """Queue a frame. It is sent with others when the loop runs next, or at `flush`.
 
-        True when a batch is full or the peer is slow: await `breathe` before writing more, or
-        what is unsent has no bound.
+        Returns True when a batch is full or the peer is slow: await `flush_and_wait` before writing
+        more, or the unsent frames grow without limit.
         """
         if self.is_lost:
             return False
@@ -68,7 +68,7 @@ class FramedConnection(asyncio.Protocol):
         return self._unsent_bytes >= BATCH_BYTES or self._writable is not None
 
     def write_now(self, frame: bytes) -> bool:
-        """Writes a frame that has no neighbours to wait for. True as for `write`."""
+        """Write a frame without waiting for others. Returns True as `write` does."""
         if self._unsent:
             self.write(frame)
             self.flush()
@@ -77,7 +77,7 @@ class FramedConnection(asyncio.Protocol):
         return self._writable is not None
 
     def flush(self) -> None:
-        """Hands what was written to the transport now."""
+        """Pass the queued frames to the transport now."""
         self._is_flush_scheduled = False
         if self._unsent:
             unsent, self._unsent = self._unsent, []
@@ -86,11 +86,11 @@ class FramedConnection(asyncio.Protocol):
                 self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
     async def flush_and_wait(self, deadline: float | None) -> None:
-        """Flushes, lets other tasks run, and waits until the peer has read enough.
+        """Flush, let other tasks run, and wait until the peer has read enough.
 
-        A peer that reads nothing for `deadline` seconds loses the connection, and
-        ConnectionClosedError is raised, as it is when the connection is lost meanwhile. However
-        slowly it reads, it may take its time. Cancelled, it leaves the frames queued.
+        A peer that reads nothing for `deadline` seconds is disconnected, and ConnectionClosedError
+        is raised, as it is when the connection is lost meanwhile. A peer that reads slowly is given
+        all the time it needs. Cancelled, it leaves the frames queued.
         """
         self.flush()
         await asyncio.sleep(0)
@@ -109,7 +109,7 @@ class FramedConnection(asyncio.Protocol):
 
     @property
     def write_buffer_size(self) -> int:
-        """Bytes the transport has not got rid of."""
+        """Bytes the transport has not sent yet."""
         try:
             return self.transport.get_write_buffer_size()
         except AttributeError:  # asyncio's TLS transport forgets its socket when it is closed

@@ -1,27 +1,28 @@
-"""The bounds a transport keeps, so that no peer can make the process grow or stop answering."""
+"""Transport limits, so that no peer can make the process grow without bound or stop answering."""
 
 from dataclasses import dataclass
 
-# Callers who wait to be let in. The system cuts it down to what it allows (net.core.somaxconn).
+# Callers waiting to be accepted. The system lowers it to what it allows (net.core.somaxconn).
 BACKLOG = 65535
-# Refused peers are kept a moment to read why. Past this many at once they are cut off instead.
+# Refused connections stay open a moment to read the reason. Above this many they are closed at
+# once.
 MAX_LINGERING = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TransportLimits:
-    """Each has a default that a person never meets and an attacker does. Times are in seconds."""
+    """Defaults that a person never reaches and an attacker does. Times are in seconds."""
 
-    # Connections at once; the next one is told 503.
+    # Connections at once; the next one gets a 503.
     connections: int = 4096
-    # TCP callers at once that have not shown their token. They take no place of the others.
+    # Unauthenticated TCP connections at once. They do not count as `connections`.
     strangers: int = 64
-    # Requests one connection may send ahead of their answers before it is no longer read.
+    # Requests a connection may send ahead of their answers before the daemon stops reading it.
     pipelined: int = 64
-    # Turns, feeds and other long requests one connection may have running at once; the next one is
-    # told 429.
+    # Turns, feeds and other long requests that one connection may have running at once; the next
+    # one gets a 429.
     in_flight: int = 32
-    # Bytes all connections together may have sent of requests that nobody works on yet.
+    # Bytes of unprocessed requests that all connections together may have sent.
     inbound_bytes: int = 256 * 1024 * 1024
     # How long a TCP caller may take to say hello, TLS handshake included.
     hello_timeout: float = 10.0
@@ -32,7 +33,7 @@ class TransportLimits:
 
     @property
     def max_sockets(self) -> int:
-        """All who may be at the doors at once: those let in, strangers, and those being refused."""
+        """The sockets that may be open at once: accepted, unauthenticated and refused ones."""
         return self.connections + self.strangers + MAX_LINGERING
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Listener: accepts on any number of sockets for one Server, and closes in good order."""
+"""Listener: accepts connections on any number of sockets for one Server, and closes in order."""
 
 import asyncio
 import logging
@@ -16,13 +16,13 @@ from .unix import read_peer_uid
 
 log = logging.getLogger(__name__)
 
-# Accepting failed, most likely for want of file descriptors: others must close first.
+# Wait after a failed accept, most likely for lack of file descriptors: others must close first.
 ACCEPT_PAUSE = 0.1
-# Taken in before others get their turn: a few milliseconds of work.
+# Connections accepted before other tasks run: a few milliseconds of work.
 ACCEPT_BATCH = 64
-# Strangers who show their token make room for the next, who wait for it at the door. When none has
-# for half a second, they are not about to, and the next are refused. That is so many looks, each
-# with time to read what strangers sent: a machine that stands still uses up none of them.
+# Unauthenticated connections that show their token free a slot for the next, which waits in the
+# backlog. If none does so for half a second, the next are refused. That time is a number of checks,
+# each with time to read input: a machine that was suspended uses up none of them.
 SLOT_CHECK_INTERVAL = 0.01
 MAX_SLOT_CHECKS = 50
 # How long closing waits for answers already given to be read.
@@ -31,21 +31,21 @@ FLUSH_TIMEOUT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ListenOptions:
-    """One listening socket and what it asks of those who come in."""
+    """One listening socket and what it requires of its callers."""
 
     name: str
-    # Must be shown in a hello. None: the kernel vouches for the caller.
+    # Must be sent in a hello. None: the kernel authenticates the caller.
     token: str | None = None
     tls: ssl.SSLContext | None = None
-    # The only user let in, where the kernel can tell (Unix sockets).
+    # The only user allowed, where the kernel can tell (Unix sockets).
     uid: int | None = None
 
 
 def enable_keepalive(sock: socket.socket) -> None:
-    """Lets the kernel find out about TCP peers that say nothing more.
+    """Let the kernel detect TCP peers that vanished.
 
-    Their machine may have vanished; or they left, and the news of it waits behind requests that
-    are not being read.
+    Their machine may be gone; or they disconnected, and that news waits behind requests that are
+    not being read.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
@@ -55,7 +55,7 @@ def enable_keepalive(sock: socket.socket) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ListenerStatistics:
-    """A moment of a Listener's life. `accepted` and the two after it count from its start."""
+    """A snapshot of a Listener. `accepted`, `refused` and `requests` count from its start."""
 
     connections: int
     accepted: int
@@ -65,7 +65,7 @@ class ListenerStatistics:
 
 
 class Listener:
-    """All connections of one server, whichever socket they came in by."""
+    """All connections of one server, whichever socket they came from."""
 
     def __init__(self, server: Server, limits: TransportLimits | None = None) -> None:
         self.server = server
@@ -77,20 +77,20 @@ class Listener:
         self._accepted_count = 0
         self._connections: set[Connection] = set()
         self._unauthenticated: set[Connection] = set()  # have not shown their token yet
-        self._lingering: set[Connection] = set()  # refused at the door, reading why
-        # Of strangers that were accepted, and are not yet among those.
+        self._lingering: set[Connection] = set()  # refused when accepted, reading the reason
+        # Accepted sockets with a token to show that are not yet in `_unauthenticated`.
         self._accepted_sockets: set[socket.socket] = set()
-        self._slot_checks = 0  # for room, since a stranger last made some
-        self._turn_lock = asyncio.Lock()  # held by whoever goes on when the loop has turned
+        self._slot_checks = 0  # checks since a slot for an unauthenticated connection became free
+        self._turn_lock = asyncio.Lock()  # held by the task that runs next after the loop has run
         self._all_closed = asyncio.Event()
         self._listening_sockets: list[socket.socket] = []
         self._accept_tasks: set[asyncio.Task[None]] = set()
 
-    def open(self, sock: socket.socket, door: ListenOptions) -> None:
-        """Starts accepting on a socket that is bound and listening. Owns it from here on."""
+    def open(self, sock: socket.socket, options: ListenOptions) -> None:
+        """Start accepting on a socket that is bound and listening. Owns the socket from here on."""
         sock.setblocking(False)
         self._listening_sockets.append(sock)
-        self._start_accepting(sock, door)
+        self._start_accepting(sock, options)
 
     def statistics(self) -> ListenerStatistics:
         return ListenerStatistics(
@@ -102,11 +102,10 @@ class Listener:
         )
 
     async def close(self) -> None:
-        """Stops accepting, lets requests finish within the drain time, cancels the rest.
+        """Stop accepting, let requests finish within the drain time, cancel the rest.
 
-        Streams without an end are cut at once. When it returns every socket is closed, and no
-        request runs but one that resists its cancellation. Cancelled, it skips the waiting and
-        still closes.
+        Feeds are cancelled at once. When it returns, every socket is closed, and no request runs
+        except one that resists its cancellation. Cancelled, it skips the waiting and still closes.
         """
         self.is_draining = True
         while self._listening_sockets:
@@ -134,7 +133,7 @@ class Listener:
             log.warning("%d requests did not finish in time and are cancelled", len(tasks))
         finally:
             await asyncio.gather(*(c.stop() for c in self._all_connections()))
-        # Last answers are on their way; those who do not read them are not waited for.
+        # The last answers are being sent; peers that do not read them are not waited for.
         self._all_closed.clear()
         if self._all_connections():
             with suppress(TimeoutError):
@@ -142,12 +141,12 @@ class Listener:
                     await self._all_closed.wait()
 
     async def yield_to_loop(self) -> None:
-        """For work that must not pile up: the loop turns before each who waits here goes on."""
+        """Let the loop run once before each caller continues, so that work does not pile up."""
         async with self._turn_lock:
             await asyncio.sleep(0)
 
     def admit_authenticated(self, connection: Connection) -> RequestError | None:
-        """A stranger has shown its token: it takes a place, if there is one."""
+        """Give an authenticated connection a place, or return the refusal if there is none."""
         if (refusal := self._check_connection_limit()) is not None:
             return refusal
         self._unauthenticated.discard(connection)
@@ -158,8 +157,8 @@ class Listener:
     def unregister(self, connection: Connection) -> None:
         if connection in self._unauthenticated:
             self._slot_checks = 0
-        for books in (self._connections, self._unauthenticated, self._lingering):
-            books.discard(connection)
+        for connections in (self._connections, self._unauthenticated, self._lingering):
+            connections.discard(connection)
         if not self._all_connections():
             self._all_closed.set()
 
@@ -168,36 +167,36 @@ class Listener:
 
     # ── Accepting ───────────────────────────────────────────────────────────────────────────
 
-    def _start_accepting(self, listening: socket.socket, door: ListenOptions) -> None:
+    def _start_accepting(self, listening: socket.socket, options: ListenOptions) -> None:
         if not self.is_draining:
-            asyncio.get_running_loop().add_reader(listening, self._accept, listening, door)
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening, options)
 
-    def _accept(self, listening: socket.socket, door: ListenOptions) -> None:
-        """Somebody waits at the door. Takes in a few, so that a crowd does not hold the loop."""
+    def _accept(self, listening: socket.socket, options: ListenOptions) -> None:
+        """Accept a batch of waiting connections, limited so that many do not block the loop."""
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPT_BATCH):
-            if door.token is not None and self._should_wait_for_slot():
-                self._pause_accepting(listening, door, SLOT_CHECK_INTERVAL)
+            if options.token is not None and self._should_wait_for_slot():
+                self._pause_accepting(listening, options, SLOT_CHECK_INTERVAL)
                 return
             try:
                 sock, _ = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.warning("%s cannot accept: %s", door.name, error)
-                self._pause_accepting(listening, door, ACCEPT_PAUSE)
+                log.warning("%s cannot accept: %s", options.name, error)
+                self._pause_accepting(listening, options, ACCEPT_PAUSE)
                 return
             sock.setblocking(False)
             self._accepted_count += 1
-            if door.token is not None:
+            if options.token is not None:
                 self._accepted_sockets.add(sock)
             # A task of its own, because a TLS handshake may take as long as its deadline.
-            task = loop.create_task(self._handle_accepted(sock, door))
+            task = loop.create_task(self._handle_accepted(sock, options))
             self._accept_tasks.add(task)
             task.add_done_callback(partial(self._on_accept_done, sock))
 
     def _should_wait_for_slot(self) -> bool:
-        """There is none for another stranger, but soon will be."""
+        """Whether there is no slot for another unauthenticated connection, but soon may be."""
         if len(self._unauthenticated) + len(self._accepted_sockets) < self.limits.strangers:
             self._slot_checks = 0
             return False
@@ -205,15 +204,15 @@ class Listener:
         return self._slot_checks <= MAX_SLOT_CHECKS
 
     def _pause_accepting(
-        self, listening: socket.socket, door: ListenOptions, seconds: float
+        self, listening: socket.socket, options: ListenOptions, seconds: float
     ) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
-        loop.call_later(seconds, self._start_accepting, listening, door)
+        loop.call_later(seconds, self._start_accepting, listening, options)
 
-    async def _handle_accepted(self, sock: socket.socket, door: ListenOptions) -> None:
+    async def _handle_accepted(self, sock: socket.socket, options: ListenOptions) -> None:
         self._accepted_sockets.discard(sock)
-        refusal = self._find_refusal(sock, door)
+        refusal = self._find_refusal(sock, options)
         if refusal is not None and len(self._lingering) >= MAX_LINGERING:
             self.refused_count += 1
             sock.close()
@@ -221,28 +220,28 @@ class Listener:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             enable_keepalive(sock)
-        connection = Connection(self, door, refusal)
+        connection = Connection(self, options, refusal)
         if refusal is not None:
             self._lingering.add(connection)
         else:
-            (self._connections if door.token is None else self._unauthenticated).add(connection)
+            (self._connections if options.token is None else self._unauthenticated).add(connection)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 sock,
-                ssl=door.tls,
-                ssl_handshake_timeout=self.limits.hello_timeout if door.tls else None,
-                ssl_shutdown_timeout=LINGER_SECONDS if door.tls else None,
+                ssl=options.tls,
+                ssl_handshake_timeout=self.limits.hello_timeout if options.tls else None,
+                ssl_shutdown_timeout=LINGER_SECONDS if options.tls else None,
             )
         except (OSError, TimeoutError) as error:
-            log.info("%s: a connection failed before it began: %s", door.name, error)
+            log.info("%s: a connection failed before it began: %s", options.name, error)
             self._discard_connection(connection, sock)
         except asyncio.CancelledError:
             self._discard_connection(connection, sock)
             raise
 
     def _on_accept_done(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
-        """Cancelled before its first step, an arrival had no chance to close its socket."""
+        """Close the socket: a task cancelled before its first step had no chance to do so."""
         self._accept_tasks.discard(task)
         self._accepted_sockets.discard(sock)
         if task.cancelled():
@@ -252,14 +251,14 @@ class Listener:
         sock.close()
         self.unregister(connection)
 
-    def _find_refusal(self, sock: socket.socket, door: ListenOptions) -> RequestError | None:
-        if door.uid is not None and (uid := read_peer_uid(sock)) != door.uid:
+    def _find_refusal(self, sock: socket.socket, options: ListenOptions) -> RequestError | None:
+        if options.uid is not None and (uid := read_peer_uid(sock)) != options.uid:
             return UnauthorizedError(
-                f"this daemon serves user {door.uid} only, and you are user {uid}"
+                f"this daemon serves user {options.uid} only, and you are user {uid}"
             )
         if self.is_draining:
             return make_shutdown_error()
-        if door.token is not None:
+        if options.token is not None:
             return self._check_unauthenticated_limit()
         return self._check_connection_limit()
 

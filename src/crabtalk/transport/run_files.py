@@ -1,4 +1,4 @@
-"""The home of a daemon, and the files in it by which a daemon and its clients find each other."""
+"""The home of a daemon, and the files in `run/` that tell clients how to reach the daemon."""
 
 import os
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from .atomic_files import replace_file
 if TYPE_CHECKING:
     from .endpoint import Endpoint
 
-# A hello must have room for it.
+# So that it fits in a hello, whose size is limited.
 MAX_TOKEN_BYTES = 1024
 
 
 def default_home() -> Path:
-    """`$CRABTALK_HOME`, else `~/.crabtalk`. Always absolute, so a later chdir does not move it."""
-    chosen = os.environ.get("CRABTALK_HOME")
-    return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".crabtalk"
+    """`$CRABTALK_HOME`, else `~/.crabtalk`. Absolute, so a later chdir does not change it."""
+    home = os.environ.get("CRABTALK_HOME")
+    return Path(home).expanduser().absolute() if home else Path.home() / ".crabtalk"
 
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The files under `run/` by which a daemon and its clients find each other."""
+    """The files under `run/` through which a daemon and its clients find each other."""
 
     directory: Path
 
@@ -45,16 +45,17 @@ class RunFiles:
 
     @property
     def lock_path(self) -> Path:
-        """Held by the one daemon of this home, with its pid inside."""
+        """The lock that the one daemon of this home holds, with its pid inside."""
         return self.directory / "crabtalk.lock"
 
     def publish_port(self, port: int) -> None:
         replace_file(self.port_path, str(port).encode())
 
     def ensure_token(self) -> str:
-        """The token of this home, created on first use. It stays, so that clients can keep it.
+        """Return the token of this home, created on first use. It stays, so that clients can keep
+        it.
 
-        Raises OSError, or ValueError for one that no client could show.
+        Raises OSError, or ValueError for a token that is too long for a hello.
         """
         try:
             token = self.token_path.read_text("utf-8").strip()
@@ -70,32 +71,32 @@ class RunFiles:
         return token
 
     def find_endpoints(self) -> "list[Endpoint]":
-        """The ways in that this home publishes, best first. Empty when no daemon ran here."""
-        # Late: they bring the wire along, which whoever asks for a path has no use for.
+        """The addresses that this home publishes, best first. Empty when no daemon ran here."""
+        # Imported late: they load the protocol code, which callers that only need a path never use.
         from .endpoint import Endpoint
         from .tcp import TcpAddress
 
-        found = []
+        endpoints = []
         if self.socket_path.exists():
-            found.append(Endpoint(path=self.socket_path))
+            endpoints.append(Endpoint(path=self.socket_path))
         try:
             port = int(self.port_path.read_text())
             token = self.token_path.read_text().strip()
         except (OSError, ValueError):
-            return found
-        # A daemon that was killed leaves its port file behind, and the port is anyone's by now:
-        # nobody but a daemon that lives is shown the token.
+            return endpoints
+        # A daemon that was killed leaves its port file behind, and another program may have the
+        # port by now: the token goes only to a daemon that is alive.
         if self.read_daemon_pid() is not None:
-            found.append(Endpoint(tcp=TcpAddress(port=port), token=token))
-        return found
+            endpoints.append(Endpoint(tcp=TcpAddress(port=port), token=token))
+        return endpoints
 
     def read_daemon_pid(self) -> int | None:
-        """The process that holds this home, if it lives."""
+        """The pid of the process that holds this home, if it is alive."""
         try:
             pid = int(self.lock_path.read_text())
             if pid <= 0:
-                return None  # kill() would take these for groups of processes
+                return None  # kill() would take these for process groups
             os.kill(pid, 0)
         except (OSError, ValueError, OverflowError):
-            return None  # gone; or another user's, who has no business in this home
+            return None  # gone, or another user's process, which cannot be the daemon of this home
         return pid

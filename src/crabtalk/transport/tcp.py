@@ -1,4 +1,4 @@
-"""TCP: addresses people write, ports that are free, and the TLS that leaves the machine."""
+"""TCP: parsing addresses, binding free ports, and TLS for connections from other machines."""
 
 import errno
 import ipaddress
@@ -11,7 +11,7 @@ from .limits import BACKLOG
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 6688
-# How many ports above the wanted one are tried before the kernel picks one.
+# How many ports from the given one on are tried before the kernel picks one.
 PORTS_TO_TRY = 32
 
 
@@ -24,7 +24,7 @@ class TcpAddress:
 
     @classmethod
     def parse(cls, text: str) -> "TcpAddress":
-        """Reads `HOST:PORT`; a port alone means loopback."""
+        """Parse `HOST:PORT`; a port alone means loopback."""
         host, _, port = text.rpartition(":")
         is_bracketed = host.startswith("[") and host.endswith("]")
         if is_bracketed:
@@ -45,7 +45,7 @@ class TcpAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it. A name counts when it is `localhost`."""
+        """Whether only this machine can reach it. Of host names, only `localhost` counts."""
         if self.host == "localhost":
             return True
         try:
@@ -55,10 +55,9 @@ class TcpAddress:
 
 
 def listen_tcp(address: TcpAddress, *, or_next: bool = False) -> socket.socket:
-    """Binds `address`. Raises OSError, EADDRINUSE when another program has the port.
+    """Bind and listen on `address`. Raises OSError: EADDRINUSE when the port is taken.
 
-    With `or_next` that is no obstacle: the next free port is taken, for callers who learn it from
-    the port file rather than know it by heart.
+    With `or_next` the next free port is used instead, for callers that publish it in the port file.
     """
     family, host = resolve_address(address)
     if not or_next or address.port == 0:
@@ -73,18 +72,18 @@ def listen_tcp(address: TcpAddress, *, or_next: bool = False) -> socket.socket:
 
 
 def resolve_address(address: TcpAddress) -> tuple[socket.AddressFamily, str]:
-    """The family and the numeric host to bind. IPv4 first, as a name often has both."""
-    # Given a string, getaddrinfo loads the codec for international names, also for a number.
+    """Return the family and the numeric host to bind. IPv4 wins when a name has both."""
+    # Given a str, getaddrinfo loads the codec for international names, even for a number.
     host = address.host.encode() if address.host.isascii() else address.host
-    found = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
-    family, *_, where = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    return family, str(where[0])
+    addresses = socket.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+    family, *_, socket_address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, str(socket_address[0])
 
 
 def bind_socket(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # Connections of a daemon that just stopped may linger on the port; they are no obstacle.
+        # Connections of a daemon that just stopped may linger on the port and must not block it.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
         sock.listen(BACKLOG)
@@ -95,7 +94,7 @@ def bind_socket(family: socket.AddressFamily, host: str, port: int) -> socket.so
 
 
 def load_server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
-    """What a TLS listener needs, from PEM files. Raises OSError when they do not fit."""
+    """Build the TLS context of a listener from PEM files. Raises OSError when they do not match."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)

@@ -1,4 +1,4 @@
-"""Unix sockets: binding one that only its owner can use, reaching one, and who is calling."""
+"""Unix sockets: binding one that only its owner can use, connecting, and the caller's identity."""
 
 import os
 import socket
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from .limits import BACKLOG
 
-# What fits sockaddr_un with its final zero: 108 bytes on Linux, 104 on macOS and the BSDs.
+# The longest path that fits in sockaddr_un with its NUL: 108 bytes on Linux, 104 on macOS and BSD.
 MAX_SOCKET_PATH = 107 if sys.platform == "linux" else 103
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """Binds `path` with mode 0600, replacing a socket nobody answers on.
+    """Bind `path` with mode 0600 and listen, replacing a socket on which no process answers.
 
-    Raises OSError (EADDRINUSE) when something answers there: a live socket is never touched.
+    Raises OSError (EADDRINUSE) when a process answers there: a live socket is never touched.
     """
     if path.exists() or path.is_symlink():
         remove_stale_socket(path)
@@ -26,7 +26,8 @@ def listen_unix(path: Path) -> socket.socket:
     try:
         with open_socket_address(path) as address:
             sock.bind(address)
-        # Nobody can connect before listen(), so there is no moment with a looser mode.
+        # No client can connect before listen(), so the mode is never looser than 0600 for any of
+        # them.
         path.chmod(0o600)
         sock.listen(BACKLOG)
     except BaseException:
@@ -36,9 +37,9 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def connect_unix(path: Path) -> socket.socket:
-    """A socket that is connected; or at once an OSError, BlockingIOError while too many wait there.
+    """Return a connected socket. Raises OSError; BlockingIOError while the backlog is full.
 
-    Event loops are given what is connected, because asyncio's takes the latter for a connection.
+    Event loops get a connected socket, because asyncio's treats BlockingIOError as a connection.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -52,7 +53,7 @@ def connect_unix(path: Path) -> socket.socket:
 
 
 def remove_stale_socket(path: Path) -> None:
-    """Unlinks a socket file whose process is gone. Raises OSError when one answers."""
+    """Unlink a socket file whose process is gone. Raises OSError when a process answers."""
     if not stat.S_ISSOCK(path.lstat().st_mode):
         raise FileExistsError(f"{path} exists and is not a socket; move it away")
     with (
@@ -72,9 +73,9 @@ def remove_stale_socket(path: Path) -> None:
 
 @contextmanager
 def open_socket_address(path: Path) -> Iterator[str]:
-    """A name for `path` that fits a socket address, valid inside the block.
+    """Give a name for `path` that fits in a socket address, valid inside the block.
 
-    Homes can be deeper than an address is long. Linux reaches them through an open directory.
+    Homes can be deeper than an address is long. On Linux an open directory gives a short name.
     """
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
         yield str(path)

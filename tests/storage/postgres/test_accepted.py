@@ -1,5 +1,5 @@
-"""Accepted texts in a database: closed when the daemon that accepted them is dead, by one of the
-others, in the transaction that puts the message there; never by a daemon that only slept."""
+"""Accepted messages in a database: if their daemon is dead, another one appends and closes them in
+one transaction; a daemon that was only suspended never does that to its own."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ def make_accepted(
 
 
 async def expire_daemon(storage: PostgresStorage) -> None:
-    """As if it had not been heard of for too long."""
+    """Let a daemon's registration expire."""
     await storage.database.change(
         "UPDATE daemons SET expires_at = clock_timestamp() - interval '1 second' WHERE id = $1",
         storage.id,
@@ -42,9 +42,7 @@ async def expire_daemon(storage: PostgresStorage) -> None:
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_texts_of_a_daemon_that_lives_are_left_to_it(
-    tmp_path: Path, postgres_url: str
-) -> None:
+async def test_messages_of_a_live_daemon_are_not_closed(tmp_path: Path, postgres_url: str) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
         await one.accept_message(make_accepted(1))
         assert await two.list_unsettled() == []
@@ -59,7 +57,7 @@ async def test_texts_of_a_daemon_that_lives_are_left_to_it(
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_a_daemon_that_slept_does_not_close_the_texts_of_its_own_runs(
+async def test_a_suspended_daemon_does_not_close_messages_of_its_own_runs(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
@@ -81,19 +79,19 @@ async def test_a_daemon_that_slept_does_not_close_the_texts_of_its_own_runs(
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_a_dead_daemons_turn_is_closed_with_its_steers_and_those_that_waited_for_it(
+async def test_a_dead_daemons_turn_is_closed_with_its_steers_and_queued_messages(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
-        told = TurnRequester([one, two])
-        turn = await (await told.request_turn(0, "r1")).wait_until_reached()
+        requester = TurnRequester([one, two])
+        turn = await (await requester.request_turn(0, "r1")).wait_until_reached()
         await turn.say("before")
         await one.accept_message(make_accepted(1))
         await one.accept_message(make_accepted(2, steer=1, run="r1"))
         await one.accept_message(make_accepted(3))
         await expire_lease(one)
         await expire_daemon(one)
-        heir = await (await told.request_turn(1, "r2")).wait_until_reached()
+        next_turn = await (await requester.request_turn(1, "r2")).wait_until_reached()
         assert await read_record(two) == [
             "before",
             "text 2",
@@ -103,15 +101,15 @@ async def test_a_dead_daemons_turn_is_closed_with_its_steers_and_those_that_wait
             "text 3",
             "w3 interrupted",
         ]
-        await heir.say("after")
+        await next_turn.say("after")
         assert (await read_record(two))[-1] == "after"
         assert await count_rows(two, "accepted") == 0
-        await heir.leave()
+        await next_turn.leave()
         await turn.leave()
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_a_daemon_that_slept_cannot_double_what_another_has_closed(
+async def test_a_suspended_daemon_cannot_append_a_message_that_another_has_closed(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
@@ -126,44 +124,48 @@ async def test_a_daemon_that_slept_cannot_double_what_another_has_closed(
 
 
 @pytest.mark.req("accepted.waiting_turn")
-async def test_an_append_that_is_refused_settles_nothing(tmp_path: Path, postgres_url: str) -> None:
+async def test_a_refused_append_settles_no_message(tmp_path: Path, postgres_url: str) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
-        told = TurnRequester([one, two])
-        lost = await (await told.request_turn(0, "r1")).wait_until_reached()
-        await lost.say("before")
+        requester = TurnRequester([one, two])
+        lost_turn = await (await requester.request_turn(0, "r1")).wait_until_reached()
+        await lost_turn.say("before")
         await one.accept_message(make_accepted(1))
         await expire_lease(one)
-        heir = await (await told.request_turn(1, "r2")).wait_until_reached()
+        next_turn = await (await requester.request_turn(1, "r2")).wait_until_reached()
         with pytest.raises(FencedError):
             await one.append(PAIR, [MessageRecord(1, "", Message("user", "text 1"), run="w1")])
         assert await count_rows(one, "accepted") == 1
-        await heir.leave()
-        await lost.leave()
+        await next_turn.leave()
+        await lost_turn.leave()
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_of_many_that_recover_at_once_one_does(tmp_path: Path, postgres_url: str) -> None:
+async def test_messages_are_recovered_once_by_concurrent_daemons(
+    tmp_path: Path, postgres_url: str
+) -> None:
     async with open_storages(tmp_path, postgres_url, 4) as (dead, *others):
         for number in range(1, 6):
             await dead.accept_message(make_accepted(number))
         await expire_daemon(dead)
-        await asyncio.gather(*(one.load_and_repair(PAIR) for one in others), return_exceptions=True)
-        found = await read_record(others[0])
-        assert [line for line in found if line.startswith("text")] == [
+        await asyncio.gather(
+            *(storage.load_and_repair(PAIR) for storage in others), return_exceptions=True
+        )
+        record = await read_record(others[0])
+        assert [line for line in record if line.startswith("text")] == [
             f"text {n}" for n in range(1, 6)
         ]
-        assert len(found) == 10
+        assert len(record) == 10
 
 
 @pytest.mark.req("accepted.recovery")
-async def test_what_a_dead_daemon_left_in_line_is_noticed_by_those_that_live(
+async def test_queued_messages_of_a_dead_daemon_are_noticed_by_live_ones(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2, lease=QUICK) as (one, two):
         await one.accept_message(make_accepted(1, pair=OTHER))
         noticed = asyncio.Event()
         two.membership.recover = noticed.set
-        one.membership.count_runs = lambda: 1 // 0  # it beats no more
+        one.membership.count_runs = lambda: 1 // 0  # its heartbeats fail
         async with asyncio.timeout(20):
             await noticed.wait()
 
@@ -173,7 +175,7 @@ async def test_what_a_dead_daemon_left_in_line_is_noticed_by_those_that_live(
         await wait_until(is_left)
 
 
-async def test_whoever_leaves_in_order_leaves_what_it_gave_up_to_the_others(
+async def test_abandoned_messages_of_a_closed_daemon_are_recovered_by_others(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):

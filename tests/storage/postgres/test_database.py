@@ -1,5 +1,5 @@
-"""A database that is away, stalled, read-only or full: told in a sentence, within a bound, and used
-again by itself once it is back."""
+"""A database that is unreachable, stalled, read-only or full: reported in a sentence within a time
+limit, and used again by itself once it recovers."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from crabtalk.storage import StorageError, StorageUnavailableError
-from crabtalk.storage.postgres import database as module
+from crabtalk.storage.postgres import database as database_module
 from crabtalk.storage.postgres.database import PostgresDatabase, strip_credentials
 from tests.loop_latency import measure_loop_latency
 from tests.postgres import Mode, PostgresServer, execute_sql
@@ -41,7 +41,7 @@ async def wait_until_working(database: PostgresDatabase) -> None:
 
 
 @pytest.mark.req("fleet.database.away")
-async def test_one_that_is_away_is_said_to_be_and_used_again_once_it_is_back(
+async def test_an_unreachable_database_is_reported_and_used_again_once_it_is_back(
     private_postgres: PostgresServer,
 ) -> None:
     async with open_database(private_postgres.url) as database:
@@ -56,22 +56,24 @@ async def test_one_that_is_away_is_said_to_be_and_used_again_once_it_is_back(
 
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.clock
-async def test_while_it_is_away_nobody_waits_for_it(private_postgres: PostgresServer) -> None:
+async def test_no_statement_waits_for_an_unreachable_database(
+    private_postgres: PostgresServer,
+) -> None:
     async with open_database(private_postgres.url) as database:
         await wait_until_working(database)
         await asyncio.to_thread(private_postgres.stop, "fast")
-        begun = time.monotonic()
+        started_at = time.monotonic()
         answers = await asyncio.gather(
             *(database.fetch("SELECT 1") for _ in range(200)), return_exceptions=True
         )
         assert all(isinstance(answer, StorageUnavailableError) for answer in answers)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - started_at < 5
         await asyncio.to_thread(private_postgres.start)
 
 
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.parametrize("mode", MODES)
-async def test_what_only_reads_survives_a_restart_unnoticed(
+async def test_reading_statements_survive_a_restart_of_the_server(
     private_postgres: PostgresServer, mode: Mode
 ) -> None:
     async with open_database(private_postgres.url) as database:
@@ -82,23 +84,23 @@ async def test_what_only_reads_survives_a_restart_unnoticed(
 
 @pytest.mark.req("fleet.database.slow")
 @pytest.mark.clock
-async def test_a_stalled_one_is_given_up_within_the_bound(private_postgres: PostgresServer) -> None:
+async def test_a_statement_on_a_stalled_server_times_out(private_postgres: PostgresServer) -> None:
     async with open_database(private_postgres.url, statement_seconds=0.5) as database:
         await wait_until_working(database)
         await asyncio.to_thread(private_postgres.stall)
         try:
-            begun = time.monotonic()
+            started_at = time.monotonic()
             async with asyncio.timeout(PATIENCE):
                 with pytest.raises(StorageUnavailableError):
                     await database.change("INSERT INTO notes VALUES ('y')")
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - started_at < 5
         finally:
             await asyncio.to_thread(private_postgres.resume)
         await wait_until_working(database)
 
 
 @pytest.mark.req("fleet.database.slow")
-async def test_whoever_gives_up_waiting_for_a_stalled_one_is_not_held(
+async def test_a_cancelled_statement_does_not_wait_for_a_stalled_server(
     private_postgres: PostgresServer,
 ) -> None:
     async with open_database(private_postgres.url) as database:
@@ -116,7 +118,7 @@ async def test_whoever_gives_up_waiting_for_a_stalled_one_is_not_held(
 
 
 @pytest.mark.req("fleet.database.slow")
-async def test_a_statement_that_takes_too_long_is_ended_by_the_server(postgres_url: str) -> None:
+async def test_the_server_ends_a_statement_that_takes_too_long(postgres_url: str) -> None:
     async with open_database(postgres_url, statement_seconds=0.2) as database:
         with pytest.raises(StorageUnavailableError, match="statement timeout"):
             await database.fetch("SELECT pg_sleep(20)")
@@ -124,10 +126,10 @@ async def test_a_statement_that_takes_too_long_is_ended_by_the_server(postgres_u
 
 
 @pytest.mark.req("fleet.database.failover")
-async def test_one_that_only_reads_is_used_again_once_it_writes(
+async def test_a_read_only_server_is_used_again_once_it_is_writable(
     private_postgres: PostgresServer,
 ) -> None:
-    """As after a failover to what was a standby."""
+    """As after a failover to a standby."""
     url = private_postgres.url
     async with open_database(url, pool=3) as database:
         await wait_until_working(database)
@@ -148,7 +150,7 @@ async def test_one_that_only_reads_is_used_again_once_it_writes(
 
 
 @pytest.mark.req("fleet.database.busy")
-async def test_too_many_connections_are_a_passing_trouble(private_postgres: PostgresServer) -> None:
+async def test_too_many_connections_are_a_temporary_error(private_postgres: PostgresServer) -> None:
     url = private_postgres.url
     execute_sql(url, "ALTER DATABASE crabtalk CONNECTION LIMIT 0")
     execute_sql(url, "CREATE ROLE guest LOGIN PASSWORD 'x' NOSUPERUSER")
@@ -168,20 +170,20 @@ async def test_too_many_connections_are_a_passing_trouble(private_postgres: Post
 
 
 @pytest.mark.req("fleet.database.busy")
-async def test_a_full_pool_is_a_passing_trouble_and_not_one_of_the_database(
+async def test_a_full_pool_is_a_temporary_error_without_backoff(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(database_module, "CONNECT_SECONDS", 0.3)
     async with open_database(postgres_url, pool=2) as database:
         async with database.transaction(), database.transaction():
             with pytest.raises(StorageUnavailableError, match="pool in \\[storage\\]"):
                 await database.fetch("SELECT 1")
-        # Nobody is sent away for a while, as they would be if it had not been there.
+        # No backoff follows, unlike after a failed connection.
         assert await database.fetch("SELECT 1")
 
 
 @pytest.mark.req("fleet.database.refused")
-async def test_a_wrong_password_is_told_as_that_and_shows_none(
+async def test_a_wrong_password_is_reported_without_showing_it(
     private_postgres: PostgresServer,
 ) -> None:
     execute_sql(private_postgres.url, "CREATE ROLE guest LOGIN PASSWORD 'right'")
@@ -195,7 +197,7 @@ async def test_a_wrong_password_is_told_as_that_and_shows_none(
 
 
 @pytest.mark.req("fleet.database.refused")
-async def test_a_database_that_is_not_there_is_told_as_that(postgres_server: str) -> None:
+async def test_a_missing_database_is_reported(postgres_server: str) -> None:
     async with open_database(postgres_server.replace("/crabtalk?", "/nowhere?")) as database:
         with pytest.raises(StorageError, match="check url in"):
             await database.fetch("SELECT 1")
@@ -203,7 +205,7 @@ async def test_a_database_that_is_not_there_is_told_as_that(postgres_server: str
 
 @pytest.mark.req("fleet.database.refused")
 @pytest.mark.parametrize("value", [2**70, "\ud800"])
-async def test_what_no_column_can_hold_is_refused_and_not_tried_again(
+async def test_values_that_no_column_can_hold_are_refused_without_a_retry(
     postgres_url: str, value: object
 ) -> None:
     kind = "bigint" if isinstance(value, int) else "text"
@@ -214,7 +216,7 @@ async def test_what_no_column_can_hold_is_refused_and_not_tried_again(
 
 
 @pytest.mark.req("fleet.database.refused")
-def test_a_url_is_shown_without_what_is_secret() -> None:
+def test_a_url_is_shown_without_secrets() -> None:
     url = "postgresql://me:secret@db.example:5432/crabs?password=secret&sslmode=require"
     assert strip_credentials(url) == "postgresql://db.example:5432/crabs"
     assert "secret" not in strip_credentials("postgresql://me:sec%40ret@db.example/crabs")
@@ -223,7 +225,7 @@ def test_a_url_is_shown_without_what_is_secret() -> None:
 
 @pytest.mark.req("fleet.database.away")
 @pytest.mark.clock
-async def test_the_loop_is_not_held_up_while_the_database_goes_and_comes(
+async def test_the_loop_is_not_blocked_while_the_database_restarts(
     private_postgres: PostgresServer,
 ) -> None:
     async with open_database(private_postgres.url, statement_seconds=0.5) as database:

@@ -1,4 +1,4 @@
-"""Memories in a database: several daemons write them, and each has all that any of them wrote."""
+"""Memories in a database: several daemons write them, and each sees the changes of all."""
 
 import asyncio
 import logging
@@ -52,7 +52,7 @@ from tests.postgres import PostgresServer
 
 @asynccontextmanager
 async def open_daemons(url: str, count: int = 2) -> AsyncIterator[list[PostgresMemoryStore]]:
-    """The memories of as many daemons, each with connections of its own."""
+    """The memory stores of `count` daemons, each with its own connections."""
     databases = [PostgresDatabase(url) for _ in range(count)]
     await create_tables(databases[0])
     try:
@@ -80,11 +80,11 @@ def list_names(memory: Memory) -> list[str]:
     return [entry.name for entry in memory.entries()]
 
 
-# ── One of several ──────────────────────────────────────────────────────────────────────────────
+# ── Several daemons ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("memory.fleet.news")
-async def test_a_daemon_has_what_another_wrote_before_it_uses_the_memory(postgres_url: str) -> None:
+async def test_a_daemon_gets_changes_of_others_before_it_uses_a_memory(postgres_url: str) -> None:
     async with open_daemons(postgres_url) as (here, there):
         mine, theirs = await here.open("crab"), await there.open("crab")
         await apply_ops(mine, AddEntry("coffee", "two sugars", ("cup",)), AddEntry("tea", "none"))
@@ -102,11 +102,11 @@ async def test_a_daemon_has_what_another_wrote_before_it_uses_the_memory(postgre
 
 
 @pytest.mark.req("memory.fleet.write")
-async def test_a_write_takes_in_what_others_wrote_meanwhile(postgres_url: str) -> None:
+async def test_a_write_first_applies_changes_of_others(postgres_url: str) -> None:
     async with open_daemons(postgres_url) as (here, there):
         mine, theirs = await here.open("crab"), await there.open("crab")
         await apply_ops(mine, AddEntry("one", "first"))
-        await apply_ops(theirs, AddEntry("two", "second"))  # it has not heard of the first
+        await apply_ops(theirs, AddEntry("two", "second"))  # it does not know of the first yet
         assert [(entry.id, entry.name) for entry in theirs.entries()] == [(1, "one"), (2, "two")]
         await apply_ops(mine, UpdateEntry("one", "changed"))
         assert list_names(mine) == ["one", "two"]
@@ -123,7 +123,7 @@ async def test_a_write_takes_in_what_others_wrote_meanwhile(postgres_url: str) -
     ],
     ids=["a name twice", "an alias", "changed and gone", "renamed"],
 )
-async def test_a_write_is_judged_by_what_is_there_when_it_is_made(
+async def test_a_write_is_checked_against_the_current_entries(
     postgres_url: str,
     first: MemoryOperation,
     second: MemoryOperation,
@@ -141,7 +141,7 @@ async def test_a_write_is_judged_by_what_is_there_when_it_is_made(
 
 
 @pytest.mark.req("memory.fleet.write")
-async def test_a_note_that_became_an_archive_is_safe_from_an_op_for_notes(
+async def test_an_operation_on_a_note_is_refused_if_it_became_an_archive(
     postgres_url: str,
 ) -> None:
     async with open_daemons(postgres_url) as (here, there):
@@ -161,11 +161,11 @@ async def test_a_note_that_became_an_archive_is_safe_from_an_op_for_notes(
 
 
 @pytest.mark.req("memory.fleet.write")
-async def test_daemons_that_begin_a_memory_at_once_begin_one(postgres_url: str) -> None:
+async def test_daemons_that_create_a_memory_at_once_create_one(postgres_url: str) -> None:
     async with open_daemons(postgres_url, 3) as fleet:
         opened = [await memories.open("crab") for memories in fleet]
         await asyncio.gather(
-            *(apply_ops(each, AddEntry(f"n{n}", "")) for n, each in enumerate(opened))
+            *(apply_ops(memory, AddEntry(f"n{n}", "")) for n, memory in enumerate(opened))
         )
         for memories, memory in zip(fleet, opened, strict=True):
             await memories.catch_up(memory)
@@ -174,59 +174,62 @@ async def test_daemons_that_begin_a_memory_at_once_begin_one(postgres_url: str) 
 
 
 @pytest.mark.req("memory.fleet.race")
-async def test_daemons_that_race_lose_nothing_and_end_alike(postgres_url: str) -> None:
-    """A name both want goes to one of them; who was told that it was kept finds it, from the moment
-    it was told."""
+async def test_daemons_that_race_lose_nothing_and_end_with_the_same_entries(
+    postgres_url: str,
+) -> None:
+    """A name that both add goes to one of them. A writer can find an entry as soon as its write has
+    succeeded."""
     rounds = 100
-    kept: list[set[str]] = [set(), set()]
-    looks = 0
+    stored: list[set[str]] = [set(), set()]
+    checks = 0
     async with open_daemons(postgres_url) as fleet:
         opened = [await memories.open("crab") for memories in fleet]
 
-        async def write(who: int) -> None:
-            dice = random.Random(who)
-            memory = opened[who]
+        async def write(daemon_index: int) -> None:
+            random_source = random.Random(daemon_index)
+            memory = opened[daemon_index]
             for number in range(rounds):
                 await apply_ops(
-                    memory, AddEntry(f"of {who}, {number}", "tide " * dice.randint(1, 5))
+                    memory,
+                    AddEntry(f"of {daemon_index}, {number}", "tide " * random_source.randint(1, 5)),
                 )
-                kept[who].add(f"of {who}, {number}")
+                stored[daemon_index].add(f"of {daemon_index}, {number}")
                 try:
-                    await apply_ops(memory, AddEntry(f"shared {number}", str(who)))
-                    kept[who].add(f"shared {number}")
+                    await apply_ops(memory, AddEntry(f"shared {number}", str(daemon_index)))
+                    stored[daemon_index].add(f"shared {number}")
                 except NameTakenError:
                     pass
                 if number % 7 == 6:
-                    gone = f"of {who}, {number - dice.randrange(3)}"
-                    if gone in kept[who]:
-                        kept[who].remove(gone)
-                        await apply_ops(memory, RemoveEntry(gone))
+                    removed = f"of {daemon_index}, {number - random_source.randrange(3)}"
+                    if removed in stored[daemon_index]:
+                        stored[daemon_index].remove(removed)
+                        await apply_ops(memory, RemoveEntry(removed))
 
-        async def look(who: int) -> None:
-            """In the same memory, while it is written here and elsewhere."""
-            nonlocal looks
+        async def check_entries(daemon_index: int) -> None:
+            """Check the memory while this and the other daemon write it."""
+            nonlocal checks
             while not writers.done():
-                expected = kept[0] | kept[1]
-                await fleet[who].catch_up(opened[who])
-                # What is gone by now was removed meanwhile, and not before it was taken out here.
-                missing = expected - set(list_names(opened[who]))
-                assert not missing & (kept[0] | kept[1])
-                looks += 1
+                expected = stored[0] | stored[1]
+                await fleet[daemon_index].catch_up(opened[daemon_index])
+                # A missing name was removed meanwhile: writers first take it out of `stored`.
+                missing = expected - set(list_names(opened[daemon_index]))
+                assert not missing & (stored[0] | stored[1])
+                checks += 1
 
         writers = asyncio.gather(write(0), write(1))
-        await asyncio.gather(look(0), look(1))
+        await asyncio.gather(check_entries(0), check_entries(1))
         await writers
-        assert looks > 20
-        assert not kept[0] & kept[1]
-        assert {f"shared {number}" for number in range(rounds)} <= kept[0] | kept[1]
+        assert checks > 20
+        assert not stored[0] & stored[1]
+        assert {f"shared {number}" for number in range(rounds)} <= stored[0] | stored[1]
         for memories, memory in zip(fleet, opened, strict=True):
             await memories.catch_up(memory)
-            assert sorted(list_names(memory)) == sorted(kept[0] | kept[1])
-            for who in (0, 1):
-                for name in kept[who]:
+            assert sorted(list_names(memory)) == sorted(stored[0] | stored[1])
+            for daemon_index in (0, 1):
+                for name in stored[daemon_index]:
                     entry = memory.get(name)
                     assert entry is not None
-                    assert not name.startswith("shared") or entry.content == str(who)
+                    assert not name.startswith("shared") or entry.content == str(daemon_index)
         assert opened[0].encode() == opened[1].encode() == await fleet[0].export_memory("crab")
         assert opened[0].search("tide", 50) == opened[1].search("tide", 50)
 
@@ -243,14 +246,14 @@ async def test_many_threads_of_one_daemon_lose_nothing_either(postgres_url: str)
 
 
 @pytest.mark.req("memory.fleet.race")
-async def test_news_that_come_late_take_nothing_back(postgres_url: str) -> None:
-    """A write may overtake them on their way into RAM, and brings what they would have brought."""
+async def test_late_remote_changes_do_not_undo_newer_ones(postgres_url: str) -> None:
+    """A write that is faster than they are already applies the same changes."""
     async with open_daemons(postgres_url) as (here, there):
         mine, theirs = await here.open("crab"), await there.open("crab")
         await apply_ops(theirs, AddEntry("note", "first"), AddEntry("other", ""))
-        journal = mine._backend
-        assert isinstance(journal, PostgresMemoryBackend)
-        late = await journal.fetch_changes()
+        backend = mine._backend
+        assert isinstance(backend, PostgresMemoryBackend)
+        late = await backend.fetch_changes()
         assert late is not None
         await apply_ops(mine, AddEntry("own", ""))
         await apply_ops(mine, UpdateEntry("note", "second"), RemoveEntry("other"))
@@ -261,11 +264,11 @@ async def test_news_that_come_late_take_nothing_back(postgres_url: str) -> None:
         assert await there.export_memory("crab") == mine.encode()
 
 
-# ── Far behind ──────────────────────────────────────────────────────────────────────────────────
+# ── Pruned journals ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("memory.fleet.reload")
-async def test_whoever_missed_more_than_the_journal_has_reads_all_of_it(
+async def test_a_daemon_that_missed_more_than_the_journal_has_reads_the_whole_memory(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for statement in ("FIRST_PUT", "NEXT_PUT", "NEXT_DROP"):
@@ -275,7 +278,7 @@ async def test_whoever_missed_more_than_the_journal_has_reads_all_of_it(
         assert pruned.count("% 2 = 0") == pruned.count("l.seq - 4") == 1
         monkeypatch.setattr(memory_backend, statement, pruned)
     async with open_daemons(postgres_url, 3) as (here, there, far):
-        mine, theirs, behind = [await each.open("crab") for each in (here, there, far)]
+        mine, theirs, behind = [await store.open("crab") for store in (here, there, far)]
         for number in range(20):
             await apply_ops(mine, AddEntry(f"n{number}", ""), UpdateEntry("n0", str(number)))
             if number % 3 == 0:
@@ -312,16 +315,16 @@ async def test_a_memory_that_was_replaced_is_replaced_everywhere(postgres_url: s
         await apply_ops(mine, AddEntry("after", ""))
         await there.catch_up(theirs)
         assert theirs.entries() == mine.entries()
-        await asyncio.to_thread(theirs.replace, [])  # though it has not asked
+        await asyncio.to_thread(theirs.replace, [])  # although it has not caught up
         await apply_ops(mine, AddEntry("anew", ""))
         assert [(entry.id, entry.name) for entry in mine.entries()] == [(1, "anew")]
 
 
 @pytest.mark.req("memory.fleet.reload")
-async def test_a_memory_too_large_to_be_sent_at_once_is_kept_whole_or_not_at_all(
+async def test_a_memory_of_several_slices_is_stored_completely_or_not_at_all(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_entries, "SLICE", 1000)
+    monkeypatch.setattr(memory_entries, "MAX_SLICE_BYTES", 1000)
     entries = [MemoryEntry(0, n, EntryKind.NOTE, f"n{n}", "x" * 90, (f"a{n}",)) for n in range(300)]
     async with open_daemons(postgres_url) as (here, there):
         mine = await here.open("crab")
@@ -335,11 +338,11 @@ async def test_a_memory_too_large_to_be_sent_at_once_is_kept_whole_or_not_at_all
         assert mine.encode() == before == await there.export_memory("crab")
 
 
-# ── A database that is away ─────────────────────────────────────────────────────────────────────
+# ── Unreachable databases ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("memory.fleet.away")
-async def test_a_database_that_is_away_is_said_to_be_and_nothing_has_changed(
+async def test_an_unreachable_database_is_reported_and_changes_nothing(
     private_postgres: PostgresServer,
 ) -> None:
     async with open_daemons(private_postgres.url, 1) as (memories,):
@@ -348,9 +351,9 @@ async def test_a_database_that_is_away_is_said_to_be_and_nothing_has_changed(
         before = memory.entries(), memory.search("sugars"), memory.statistics()
         private_postgres.stop("immediate")
         for op in (AddEntry("tea", ""), UpdateEntry("coffee", "none"), RemoveEntry("coffee")):
-            with pytest.raises(MemoryUnavailableError, match="cannot be used now") as told:
+            with pytest.raises(MemoryUnavailableError, match="cannot be used now") as caught:
                 await apply_ops(memory, op)
-            assert told.value.code == 503
+            assert caught.value.code == 503
         with pytest.raises(MemoryUnavailableError, match="try again in a moment"):
             await asyncio.to_thread(memory.replace, [])
         with pytest.raises(MemoryUnavailableError):
@@ -366,7 +369,7 @@ async def test_a_database_that_is_away_is_said_to_be_and_nothing_has_changed(
 
 
 async def catch_up_when_back(memories: PostgresMemoryStore, memory: Memory) -> None:
-    """It is tried again by itself, after a pause."""
+    """Retry until the database can be reached again."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -376,7 +379,7 @@ async def catch_up_when_back(memories: PostgresMemoryStore, memory: Memory) -> N
 
 
 @pytest.mark.req("memory.fleet.away")
-async def test_a_database_that_does_not_answer_is_not_waited_for_for_ever(
+async def test_a_write_to_a_stalled_database_times_out(
     private_postgres: PostgresServer,
 ) -> None:
     async with open_database(private_postgres.url) as database:
@@ -392,7 +395,7 @@ async def test_a_database_that_does_not_answer_is_not_waited_for_for_ever(
             assert memory.entries() == before
         finally:
             private_postgres.resume()
-        # Whether it was kept is found out: RAM is what the database is.
+        # After catching up, RAM has the same entries as the database.
         await catch_up_when_back(memories, memory)
         await apply_ops(memory, AddEntry("milk", ""))
         assert await memories.export_memory("crab") == memory.encode()
@@ -400,20 +403,22 @@ async def test_a_database_that_does_not_answer_is_not_waited_for_for_ever(
 
 
 @pytest.mark.req("memory.fleet.away")
-async def test_what_was_kept_though_nobody_was_told_is_found(
+async def test_a_write_whose_answer_was_lost_is_found_later(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection ends after the database has done it, and before it has said so."""
+    """The connection is lost after the database has written, but before it answers."""
     async with open_daemons(postgres_url, 1) as (memories,):
         memory = await memories.open("crab")
         await apply_ops(memory, AddEntry("coffee", ""))
         change = PostgresDatabase.change
 
-        async def cut(database: PostgresDatabase, statement: str, *values: object) -> object:
+        async def change_without_answer(
+            database: PostgresDatabase, statement: str, *values: object
+        ) -> object:
             await change(database, statement, *values)
             raise StorageUnavailableError("the connection was lost")
 
-        monkeypatch.setattr(PostgresDatabase, "change", cut)
+        monkeypatch.setattr(PostgresDatabase, "change", change_without_answer)
         with pytest.raises(MemoryUnavailableError, match="the connection was lost"):
             await apply_ops(memory, AddEntry("tea", "once"))
         assert list_names(memory) == ["coffee"]
@@ -424,7 +429,7 @@ async def test_what_was_kept_though_nobody_was_told_is_found(
 
 
 @pytest.mark.req("memory.fleet.threads")
-async def test_writing_on_the_loop_is_an_error_and_not_a_standstill(postgres_url: str) -> None:
+async def test_writing_on_the_loop_is_an_error_rather_than_a_deadlock(postgres_url: str) -> None:
     async with open_daemons(postgres_url, 1) as (memories,):
         memory = await memories.open("crab")
         with pytest.raises(RuntimeError, match="written from a thread"):
@@ -435,7 +440,7 @@ async def test_writing_on_the_loop_is_an_error_and_not_a_standstill(postgres_url
         assert list_names(memory) == ["tea"]
 
 
-def test_a_write_after_the_loop_has_ended_says_so(postgres_url: str) -> None:
+def test_a_write_after_the_loop_has_ended_is_an_error(postgres_url: str) -> None:
     with open_postgres_stores(postgres_url, 1) as (store,):
         memory = store.open()
     with pytest.raises(MemoryUnavailableError, match="it is closed"):
@@ -447,7 +452,7 @@ def test_a_write_after_the_loop_has_ended_says_so(postgres_url: str) -> None:
 
 
 @pytest.mark.req("memory.fleet.rename")
-async def test_memories_go_where_the_name_goes_and_what_is_there_stays(
+async def test_a_rename_keeps_existing_memories_of_the_new_name(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_daemons(postgres_url, 1) as (memories,):
@@ -462,12 +467,12 @@ async def test_memories_go_where_the_name_goes_and_what_is_there_stays(
         await memories.rename("a", "d")
         await memories.rename("b", "c")
         assert await memories.list_names() == ["a0", "ab", "b", "c", "c/one", "d/one", "d/two"]
-        for now, was in {"b": "a", "c": "c", "c/one": "b/one", "d/two": "a/two"}.items():
-            assert decode_memory(await memories.export_memory(now)).entries[0].name == was
+        for new_name, old_name in {"b": "a", "c": "c", "c/one": "b/one", "d/two": "a/two"}.items():
+            assert decode_memory(await memories.export_memory(new_name)).entries[0].name == old_name
 
 
 @pytest.mark.req("memory.fleet.rename")
-async def test_a_daemon_that_has_the_old_one_open_does_not_take_it_for_the_next_of_that_name(
+async def test_an_open_renamed_memory_is_not_confused_with_a_new_one_of_its_name(
     postgres_url: str,
 ) -> None:
     async with open_daemons(postgres_url) as (here, there):
@@ -481,13 +486,13 @@ async def test_a_daemon_that_has_the_old_one_open_does_not_take_it_for_the_next_
         await apply_ops(second, AddEntry("new", "of the second"), AddEntry("newer", ""))
         await there.catch_up(theirs)
         assert theirs.entries() == second.entries()
-        await apply_ops(first, AddEntry("newest", ""))  # by who has not asked at all
+        await apply_ops(first, AddEntry("newest", ""))  # without catching up first
         assert list_names(first) == ["new", "newer", "newest"]
         assert list_names(target) == ["old", "older"]
 
 
 @pytest.mark.req("memory.fleet.rename")
-async def test_what_comes_and_goes_between_two_looks_is_no_news(postgres_url: str) -> None:
+async def test_a_memory_that_was_renamed_and_back_needs_no_reload(postgres_url: str) -> None:
     async with open_daemons(postgres_url) as (here, there):
         mine = await here.open("crab")
         await apply_ops(mine, AddEntry("a", ""))
@@ -500,11 +505,11 @@ async def test_what_comes_and_goes_between_two_looks_is_no_news(postgres_url: st
         assert list_names(theirs) == ["a", "b"]
 
 
-# ── Those of all agents ─────────────────────────────────────────────────────────────────────────
+# ── Pools and plans ─────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("memory.fleet.news")
-async def test_each_use_of_a_memory_has_what_all_daemons_wrote(postgres_url: str) -> None:
+async def test_each_use_of_a_memory_has_the_changes_of_all_daemons(postgres_url: str) -> None:
     async with open_daemons(postgres_url) as fleet:
         here, there = MemoryPool(fleet[0], most=2), MemoryPool(fleet[1])
         for number in range(6):
@@ -528,7 +533,7 @@ async def test_each_use_of_a_memory_has_what_all_daemons_wrote(postgres_url: str
 
 @pytest.mark.one_loop
 @pytest.mark.req("memory.fleet.cost")
-async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> None:
+async def test_no_statement_scans_whole_tables(postgres_url: str) -> None:
     async with open_daemons(postgres_url, 1), open_database(postgres_url) as database:
         async with database.transaction() as connection:
             await connection.execute(
@@ -559,8 +564,8 @@ async def test_no_statement_looks_at_what_it_is_not_about(postgres_url: str) -> 
 
 @pytest.mark.one_loop
 @pytest.mark.req("memory.fleet.cost")
-async def test_a_plan_made_while_a_memory_was_small_does_for_a_large_one(postgres_url: str) -> None:
-    """Connections keep their plans: what is cheap for one entry must be for thousands."""
+async def test_a_plan_made_for_a_small_memory_is_good_for_a_large_one(postgres_url: str) -> None:
+    """Connections keep their plans, so a plan for one entry must be cheap for thousands."""
     statements = {
         memory_backend.SINCE: "'crab', 1, {seq}",
         memory_backend.NEXT_PUT: "'crab', 8, 7, 1, 0, 'n', 't', '{{}}', 1, {seq}",
@@ -573,7 +578,7 @@ async def test_a_plan_made_while_a_memory_was_small_does_for_a_large_one(postgre
         await memories.import_memory("crab", encode_memory(ENTRIES[:1], 2))
         async with database.transaction() as connection:
             for table in ("memories", "memory_entries", "memory_journal"):
-                # What it would find out by itself in a minute must not be needed.
+                # The plans must not depend on statistics from autovacuum.
                 await connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         async with database.transaction() as connection:
             for number, (statement, values) in enumerate(statements.items()):
@@ -585,57 +590,57 @@ async def test_a_plan_made_while_a_memory_was_small_does_for_a_large_one(postgre
                 "FROM generate_series(2, 5000) n"
             )
             for number, values in enumerate(statements.values()):
-                told = await connection.fetch(
+                plan = await connection.fetch(
                     f"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE s{number}({values.format(seq=1)})"
                 )
-                text = "\n".join(row[0] for row in told)
-                touched = [float(found) for found in re.findall(r"actual rows=([\d.]+)", text)]
+                text = "\n".join(row[0] for row in plan)
+                touched = [float(count) for count in re.findall(r"actual rows=([\d.]+)", text)]
                 assert touched, text
                 assert max(touched) < 10, text
-                # The next one is refused unless it is told of a seq that is still there.
+                # The next statement needs the memory at this seq.
                 await connection.execute("UPDATE memories SET seq = 1")
                 await connection.execute("DELETE FROM memory_journal WHERE seq > 1")
 
 
-# ── Against a dictionary ────────────────────────────────────────────────────────────────────────
+# ── State machine ───────────────────────────────────────────────────────────────────────────────
 
 
 class FleetMachine(RuleBasedStateMachine):
-    """Two daemons, of which each writes with or without having heard of the other."""
+    """Two daemons that write with or without the changes of the other."""
 
     stores: list[PostgresStoreDriver]
-    begun = 0
+    machines_created = 0
 
     def __init__(self) -> None:
         super().__init__()
-        type(self).begun += 1
-        self.name = f"crab/{self.begun}"
+        type(self).machines_created += 1
+        self.name = f"crab/{self.machines_created}"
         self.opened = [store.open(self.name) for store in self.stores]
         self.model = MemoryModel()
 
-    @rule(op=OPS, who=st.integers(0, 1), is_current=st.booleans())
-    def apply(self, op: MemoryOperation, who: int, is_current: bool) -> None:
-        memory = self.opened[who]
+    @rule(op=OPS, daemon_index=st.integers(0, 1), is_current=st.booleans())
+    def apply(self, op: MemoryOperation, daemon_index: int, is_current: bool) -> None:
+        memory = self.opened[daemon_index]
         if is_current:
-            self.stores[who].catch_up(memory)
+            self.stores[daemon_index].catch_up(memory)
         is_stale = memory.entries() != list(self.model.entries.values())
         refusal = self.model.expected_error(op)
-        told: type[MemoryStoreError] | None = None
+        raised: type[MemoryStoreError] | None = None
         try:
             memory.apply(op)
         except MemoryStoreError as error:
-            told = type(error)
-        # Whoever is behind may refuse what it need not; it never does what it may not.
-        assert told is refusal or (told is not None and is_stale)
-        if told is not None:
+            raised = type(error)
+        # A stale memory may refuse too much, but never accepts an invalid operation.
+        assert raised is refusal or (raised is not None and is_stale)
+        if raised is not None:
             return
         self.model.apply(op)
         assert memory.entries() == list(self.model.entries.values())
 
-    @rule(who=st.integers(0, 1))
-    def replace(self, who: int) -> None:
-        self.stores[who].catch_up(self.opened[who])
-        self.opened[who].replace(self.opened[who].entries())
+    @rule(daemon_index=st.integers(0, 1))
+    def replace(self, daemon_index: int) -> None:
+        self.stores[daemon_index].catch_up(self.opened[daemon_index])
+        self.opened[daemon_index].replace(self.opened[daemon_index].entries())
         entries = list(self.model.entries.values())
         self.model.entries = {
             number: MemoryEntry(number, entry.created_at, entry.kind, *entry_texts(entry))
@@ -643,20 +648,20 @@ class FleetMachine(RuleBasedStateMachine):
         }
         self.model.next_id = len(entries) + 1
 
-    @rule(who=st.integers(0, 1))
-    def reopen(self, who: int) -> None:
-        self.opened[who].close()
-        self.opened[who] = self.stores[who].open(self.name)
-        assert self.opened[who].entries() == list(self.model.entries.values())
+    @rule(daemon_index=st.integers(0, 1))
+    def reopen(self, daemon_index: int) -> None:
+        self.opened[daemon_index].close()
+        self.opened[daemon_index] = self.stores[daemon_index].open(self.name)
+        assert self.opened[daemon_index].entries() == list(self.model.entries.values())
 
-    @rule(who=st.integers(0, 1))
-    def catch_up(self, who: int) -> None:
-        memory = self.opened[who]
-        self.stores[who].catch_up(memory)
+    @rule(daemon_index=st.integers(0, 1))
+    def catch_up(self, daemon_index: int) -> None:
+        memory = self.opened[daemon_index]
+        self.stores[daemon_index].catch_up(memory)
         assert memory.entries() == list(self.model.entries.values())
         for name in ("ash", "birch", "cedar", "elm", "日記", "näme"):
             assert memory.get(name) == self.model.find(name)
-        fresh = self.stores[who].open(self.name)
+        fresh = self.stores[daemon_index].open(self.name)
         for query in ("ash birch", "日", "name", "elm cedar"):
             assert memory.search(query, 9) == fresh.search(query, 9)
 
@@ -665,9 +670,9 @@ class FleetMachine(RuleBasedStateMachine):
         if self.name not in self.stores[0].names():
             assert not self.model.entries
             return
-        found = decode_memory(self.stores[0].export_memory(self.name))
-        assert found.entries == list(self.model.entries.values())
-        assert found.next_id == self.model.next_id
+        stored = decode_memory(self.stores[0].export_memory(self.name))
+        assert stored.entries == list(self.model.entries.values())
+        assert stored.next_id == self.model.next_id
 
 
 def entry_texts(entry: MemoryEntry) -> tuple[str, str, tuple[str, ...]]:
@@ -683,12 +688,12 @@ def run_machine(url: str, examples: int, steps: int) -> None:
 
 
 @pytest.mark.req("memory.fleet.model")
-def test_a_shared_memory_is_a_dictionary(postgres_url: str) -> None:
+def test_a_shared_memory_works_like_a_dictionary(postgres_url: str) -> None:
     run_machine(postgres_url, 15, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.req("memory.fleet.model")
-def test_a_shared_memory_is_a_dictionary_for_long(postgres_url: str) -> None:
+def test_a_shared_memory_works_like_a_dictionary_for_long(postgres_url: str) -> None:
     run_machine(postgres_url, 300, 50)

@@ -1,4 +1,4 @@
-"""Keys in a database: one message for each, whatever daemon writes it, found by an index."""
+"""Message keys in a database: unique per conversation across daemons, found by an index."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ ANALYZE
 
 
 @pytest.mark.req("delivery.unique_keys")
-async def test_a_key_is_in_a_conversation_once(tmp_path: Path, postgres_url: str) -> None:
+async def test_a_conversation_has_a_key_only_once(tmp_path: Path, postgres_url: str) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
         await one.append(PAIR, [make_opening(), *make_turn(0, "r1", "k\0 1")], create=True)
         with pytest.raises(StorageError, match="with this key already; attach"):
@@ -47,7 +47,7 @@ async def test_keys_of_deleted_conversations_leave_no_rows(
 
 
 @pytest.mark.req("delivery.accepted_keys")
-async def test_a_key_that_two_dead_daemons_accepted_is_written_once(
+async def test_a_key_accepted_by_two_dead_daemons_is_stored_once(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 3) as (one, two, three):
@@ -64,7 +64,9 @@ async def test_a_key_that_two_dead_daemons_accepted_is_written_once(
 
 
 @pytest.mark.req("delivery.fleet_follow")
-async def test_who_has_a_run_is_found_while_it_lives(tmp_path: Path, postgres_url: str) -> None:
+async def test_the_holders_of_a_run_are_found_while_they_are_alive(
+    tmp_path: Path, postgres_url: str
+) -> None:
     async with open_storages(tmp_path, postgres_url, 3) as (one, two, three):
         claim = one.claim_turn(PAIR, "r1")
         await claim.acquire()
@@ -109,7 +111,7 @@ async def test_keys_and_runs_of_a_long_conversation_are_found_by_an_index(
 
 
 @pytest.mark.req("delivery.find_run")
-async def test_what_was_written_before_there_were_keys_is_read_as_it_was(
+async def test_entries_from_before_message_keys_can_still_be_read(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 1) as (one,):

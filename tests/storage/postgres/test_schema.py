@@ -1,5 +1,5 @@
-"""The schema: come to once, by one daemon at a time, never back; and nothing in it that is searched
-from end to end because there are many conversations."""
+"""The schema: each migration is applied once, by one daemon at a time, and never reverted; and no
+query scans whole tables when there are many conversations."""
 
 import asyncio
 import re
@@ -45,7 +45,7 @@ async def open_database(url: str) -> AsyncIterator[PostgresDatabase]:
 
 
 @pytest.mark.req("fleet.schema")
-async def test_five_daemons_that_find_an_empty_schema_all_serve_and_one_migrates(
+async def test_of_five_daemons_with_an_empty_schema_one_migrates_and_all_serve(
     tmp_path: Path, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -72,7 +72,7 @@ async def test_five_daemons_that_find_an_empty_schema_all_serve_and_one_migrates
 
 
 @pytest.mark.req("fleet.schema")
-async def test_a_step_is_taken_once_and_only_those_that_are_new(
+async def test_a_migration_is_applied_once(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_database(postgres_url) as database:
@@ -85,9 +85,7 @@ async def test_a_step_is_taken_once_and_only_those_that_are_new(
 
 
 @pytest.mark.req("fleet.schema")
-async def test_a_newer_schema_is_refused_and_left_as_it_is(
-    tmp_path: Path, postgres_url: str
-) -> None:
+async def test_a_newer_schema_is_refused_and_not_changed(tmp_path: Path, postgres_url: str) -> None:
     async with open_database(postgres_url) as database:
         await schema.migrate_schema(database)
     execute_sql(postgres_url, "INSERT INTO crabtalk_schema VALUES (99)")
@@ -105,7 +103,7 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.req("fleet.schema")
-async def test_a_step_that_fails_leaves_nothing_and_can_be_taken_again(
+async def test_a_failed_migration_changes_nothing_and_can_be_repeated(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_database(postgres_url) as database:
@@ -119,7 +117,7 @@ async def test_a_step_that_fails_leaves_nothing_and_can_be_taken_again(
 
 
 @pytest.mark.req("fleet.schema")
-async def test_a_daemon_that_dies_while_it_migrates_keeps_nobody_from_it(
+async def test_a_daemon_that_dies_during_a_migration_does_not_block_others(
     postgres_url: str,
 ) -> None:
     dying = await asyncpg.connect(postgres_url)
@@ -138,7 +136,7 @@ async def test_a_daemon_that_dies_while_it_migrates_keeps_nobody_from_it(
 
 
 @pytest.mark.req("fleet.schema")
-async def test_a_search_path_that_leads_nowhere_is_told_in_a_sentence(
+async def test_an_unknown_search_path_is_reported_in_a_sentence(
     tmp_path: Path, postgres_url: str
 ) -> None:
     storage = PostgresStorage(tmp_path, with_parameters(postgres_url, search_path="nowhere"))
@@ -150,13 +148,13 @@ async def test_a_search_path_that_leads_nowhere_is_told_in_a_sentence(
 
 
 @pytest.mark.req("fleet.schema")
-async def test_fleets_in_two_schemas_of_a_database_know_nothing_of_each_other(
+async def test_fleets_in_two_schemas_of_a_database_are_independent(
     tmp_path: Path, postgres_server: str, postgres_url: str
 ) -> None:
-    from tests.postgres import create_schema as made
+    from tests.postgres import create_schema
 
     pair = Pair("crab", "user")
-    with made(postgres_server) as other_url:
+    with create_schema(postgres_server) as other_url:
         one, other = PostgresStorage(tmp_path, postgres_url), PostgresStorage(tmp_path, other_url)
         try:
             held, free = one.claim_turn(pair, "r1"), other.claim_turn(pair, "r2")
@@ -204,15 +202,15 @@ INSERT INTO deletions (handle, changed)
 SELECT 'gone' || n, pg_current_xact_id() FROM generate_series(1, {MANY}, 4) AS n;
 ANALYZE
 """
-# What lists all there are, and is meant to.
+# Statements that list all rows on purpose.
 ALL = {"VERSIONS"}
-# Whose plan depends on the value: how much is newer than that.
+# Statements whose plan depends on the value: how many rows are newer.
 RECENT = {"CHANGED", "GONE"}
 NAMES = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 
 
 def list_statements(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """By name, without those that call a function: what is in these is seen when they run."""
+    """The statements of a module by name, except those that call our SQL functions."""
     for name, value in vars(module).items():
         is_statement = isinstance(value, str) and value.lstrip().startswith(NAMES)
         if name.isupper() and is_statement and not re.search("crabtalk_(?!fence)", value):
@@ -231,7 +229,7 @@ async def fill_database(url: str) -> None:
 
 
 async def explain_statement(connection: Any, name: str, statement: str) -> str:
-    """As it is once a connection has used the statement often."""
+    """The plan that a connection uses after many executions of the statement."""
     await connection.execute(f"PREPARE of_{name} AS {statement}")
     row = await connection.fetchrow(
         "SELECT parameter_types::text[] AS kinds FROM pg_prepared_statements WHERE name = $1",
@@ -249,16 +247,16 @@ async def explain_statement(connection: Any, name: str, statement: str) -> str:
 
 @pytest.mark.req("fleet.no_scans")
 @pytest.mark.one_loop
-async def test_no_statement_reads_more_for_there_being_more_conversations(
+async def test_no_statement_scans_a_table_that_grows_with_conversations(
     postgres_url: str,
 ) -> None:
     await fill_database(postgres_url)
     connection = await asyncpg.connect(postgres_url)
-    seen = 0
+    checked = 0
     try:
         listings = {
-            f"LISTING_{number}": queries.build_listing_query(*wanted)[0]
-            for number, wanted in enumerate((("a", ""), ("", "s"), ("a", "s")))
+            f"LISTING_{number}": queries.build_listing_query(*filters)[0]
+            for number, filters in enumerate((("a", ""), ("", "s"), ("a", "s")))
         }
         for module in (queries, turn_claims, membership, mailbox):
             for name, statement in [*list_statements(module), *listings.items()]:
@@ -266,18 +264,16 @@ async def test_no_statement_reads_more_for_there_being_more_conversations(
                 await connection.execute(f"DEALLOCATE of_{name}")
                 scanned = set(re.findall(r"Seq Scan on (\w+)", text)) & set(LARGE)
                 assert not scanned or name in ALL, f"{module.__name__}.{name}:\n{text}"
-                seen += 1
+                checked += 1
     finally:
         await connection.close()
-    assert seen > 25
+    assert checked > 25
 
 
 @pytest.mark.req("fleet.no_scans")
 @pytest.mark.one_loop
-async def test_nothing_a_turn_does_reads_a_table_from_end_to_end(
-    tmp_path: Path, postgres_url: str
-) -> None:
-    """Also not inside the functions, whose plans nobody can ask for."""
+async def test_no_step_of_a_turn_scans_a_whole_table(tmp_path: Path, postgres_url: str) -> None:
+    """This includes statements inside SQL functions, which EXPLAIN does not show."""
     await fill_database(postgres_url)
     storage = PostgresStorage(tmp_path, postgres_url, lease=0.6)
     other = PostgresStorage(tmp_path, postgres_url, lease=60)
@@ -289,7 +285,7 @@ async def test_nothing_a_turn_does_reads_a_table_from_end_to_end(
     await other.open()
     before = {row["relname"]: row["seq_scan"] for row in execute_sql(postgres_url, scans)}
     try:
-        for number in range(12):  # until their plans are those that stay
+        for number in range(12):  # until the connections use generic plans
             await use_every_query(storage, other, Pair("crab", f"user {number}"))
     finally:
         await storage.close()
@@ -313,9 +309,9 @@ async def use_every_query(storage: PostgresStorage, other: PostgresStorage, pair
         "UPDATE leases SET expires_at = clock_timestamp() - interval '1 second' WHERE key = $1",
         waiting.key,
     )
-    heir = storage.claim_turn(pair, "r3")
-    await heir.acquire()
-    heir.release()
+    successor = storage.claim_turn(pair, "r3")
+    await successor.acquire()
+    successor.release()
     waiting.release()
     await storage.load_and_repair(pair)
     await storage.read_meta(pair)

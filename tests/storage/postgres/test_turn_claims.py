@@ -1,4 +1,4 @@
-"""Turns across daemons: one at a time, as they came, and not a word from who has lost it."""
+"""Turns across daemons: one at a time, in order, and no writes by a daemon that lost its turn."""
 
 import asyncio
 import json
@@ -22,9 +22,9 @@ from tests.postgres import PostgresServer
 
 PAIR = Pair("crab", "user")
 KEY = make_pair_key(PAIR)
-# No test waits longer for anything.
+# The longest time that a test waits for anything, in seconds.
 PATIENCE = 20
-# So long that nobody beats while a test looks, and so short that it need not wait for beats.
+# Lease seconds: CALM for no heartbeats during a test, QUICK for frequent ones.
 CALM, QUICK = 60.0, 0.6
 
 
@@ -48,21 +48,21 @@ async def close_in_time(storage: PostgresStorage) -> None:
 
 
 class ClaimedTurn:
-    """One that is asked for at once, and had until it is let go, as a runtime has it."""
+    """A turn that is requested at once and held until `leave`, as the runtime does it."""
 
     def __init__(self, conversation: Conversation, run: str, *, first: bool = False) -> None:
         self.run = run
         self.conversation = conversation
         self.is_reached = asyncio.Event()
-        self._go = asyncio.Event()
-        place = conversation.claim_turn(run, first=first)
-        self.task = asyncio.ensure_future(self._hold(place))
+        self._may_leave = asyncio.Event()
+        claim = conversation.claim_turn(run, first=first)
+        self.task = asyncio.ensure_future(self._hold(claim))
 
-    async def _hold(self, place: Any) -> None:
-        async with self.conversation.hold_turn(place):
+    async def _hold(self, claim: Any) -> None:
+        async with self.conversation.hold_turn(claim):
             await self.conversation.load()
             self.is_reached.set()
-            await self._go.wait()
+            await self._may_leave.wait()
 
     async def wait_until_reached(self) -> "ClaimedTurn":
         waiting = asyncio.ensure_future(self.is_reached.wait())
@@ -79,32 +79,34 @@ class ClaimedTurn:
         await self.conversation.append([Message("user", text)])
 
     async def leave(self) -> None:
-        self._go.set()
+        self._may_leave.set()
         await self.task
 
 
 class TurnRequester:
-    """Several turns in one conversation, from the daemons they are asked of."""
+    """Requests turns of one conversation from several daemons."""
 
     def __init__(self, storages: list[PostgresStorage], pair: Pair = PAIR) -> None:
         self.storages = storages
         self.key = make_pair_key(pair)
-        self.conversations = [Conversation(pair, each, Clock()) for each in storages]
+        self.conversations = [Conversation(pair, storage, Clock()) for storage in storages]
 
-    async def request_turn(self, place: int, run: str, *, first: bool = False) -> ClaimedTurn:
-        """It is in everybody's line when this returns."""
-        storage = self.storages[place]
+    async def request_turn(
+        self, daemon_index: int, run: str, *, first: bool = False
+    ) -> ClaimedTurn:
+        """Request a turn. It is in the queue of all daemons when this returns."""
+        storage = self.storages[daemon_index]
         before = await count_rows(storage, "tickets", self.key)
-        turn = ClaimedTurn(self.conversations[place], run, first=first)
+        turn = ClaimedTurn(self.conversations[daemon_index], run, first=first)
 
-        async def is_in_line() -> bool:
+        async def is_queued() -> bool:
             return (
                 turn.is_reached.is_set()
                 or turn.task.done()
                 or await count_rows(storage, "tickets", self.key) > before
             )
 
-        await wait_until(is_in_line)
+        await wait_until(is_queued)
         return turn
 
 
@@ -114,9 +116,9 @@ async def count_rows(storage: PostgresStorage, table: str, key: str = KEY) -> in
     return int(row["count"])
 
 
-async def wait_until(claim: Callable[[], Awaitable[bool]]) -> None:
+async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not await claim():
+        while not await condition():
             await asyncio.sleep(0.005)
 
 
@@ -130,14 +132,14 @@ async def wait_until_nothing_left(storage: PostgresStorage, key: str = KEY) -> N
 
 
 async def expire_lease(storage: PostgresStorage, key: str = KEY) -> None:
-    """As if its owner had not been heard of for too long."""
+    """Let the lease expire."""
     await storage.database.change(
         "UPDATE leases SET expires_at = clock_timestamp() - interval '1 second' WHERE key = $1", key
     )
 
 
 async def read_record(storage: PostgresStorage, pair: Pair = PAIR) -> list[str]:
-    """What the record has: what users said, and how runs ended."""
+    """The stored texts of users, and the stop reasons of runs."""
     rows = await storage.database.fetch(
         "SELECT e.seq, e.message_id, e.kind, e.body::jsonb AS body FROM entries e "
         "JOIN conversations c ON c.id = e.conversation WHERE c.key = $1 ORDER BY e.seq",
@@ -146,68 +148,68 @@ async def read_record(storage: PostgresStorage, pair: Pair = PAIR) -> list[str]:
     assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
     numbers = [row["message_id"] for row in rows if row["message_id"] is not None]
     assert numbers == list(range(len(numbers)))
-    found = []
+    record = []
     for row in rows:
         body = json.loads(row["body"])
         if row["kind"] == "message":
-            found.append(body["message"]["text"])
+            record.append(body["message"]["text"])
         elif row["kind"] == "event":
-            found.append(f"{body['run']} {body['data']['stop_reason']}")
-    return found
+            record.append(f"{body['run']} {body['data']['stop_reason']}")
+    return record
 
 
 # ── Fences ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("fleet.fencing")
-async def test_whoever_lost_the_turn_cannot_add_a_word_nor_take_one_away(
+async def test_a_daemon_that_lost_its_turn_can_neither_append_nor_delete(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
-        told = TurnRequester([one, two])
-        lost = await (await told.request_turn(0, "r1")).wait_until_reached()
-        await lost.say("before")
+        requester = TurnRequester([one, two])
+        lost_turn = await (await requester.request_turn(0, "r1")).wait_until_reached()
+        await lost_turn.say("before")
         await expire_lease(one)
-        other = await (await told.request_turn(1, "r2")).wait_until_reached()
+        other = await (await requester.request_turn(1, "r2")).wait_until_reached()
         with pytest.raises(FencedError, match="say it again"):
-            await lost.say("stale")
+            await lost_turn.say("stale")
         with pytest.raises(FencedError):
             await one.delete_conversation(PAIR)
         await other.say("after")
         with pytest.raises(FencedError):
             await one.append(PAIR, [MessageRecord(2, "", Message("user", "stale"))])
         assert await read_record(two) == ["before", "r1 interrupted", "after"]
-        await lost.leave()
+        await lost_turn.leave()
         await wait_until_settled(one)
-        await other.say("and on")  # what it left was not the other's
+        await other.say("and on")  # releasing the lost turn did not release the other's
         await other.leave()
         await wait_until_nothing_left(two)
         assert await read_record(two) == ["before", "r1 interrupted", "after", "and on"]
 
 
 async def wait_until_settled(storage: PostgresStorage) -> None:
-    """Until it has done all it had in hand about turns."""
+    """Wait until a daemon has finished its pending work about turns."""
     await storage.turn_claims.close()
 
 
 @pytest.mark.req("fleet.fencing")
-async def test_a_conversation_cannot_be_begun_by_who_lost_its_turn(
+async def test_a_daemon_that_lost_its_turn_cannot_create_the_conversation(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
-        told = TurnRequester([one, two])
-        lost = await (await told.request_turn(0, "r1")).wait_until_reached()
+        requester = TurnRequester([one, two])
+        lost_turn = await (await requester.request_turn(0, "r1")).wait_until_reached()
         await expire_lease(one)
-        other = await (await told.request_turn(1, "r2")).wait_until_reached()
+        other = await (await requester.request_turn(1, "r2")).wait_until_reached()
         with pytest.raises(FencedError):
             await one.append(PAIR, [ConversationMeta(*PAIR).make_snapshot()], create=True)
         assert await two.read_meta(PAIR) is None
-        await lost.leave()
+        await lost_turn.leave()
         await other.leave()
 
 
 @pytest.mark.req("fleet.fencing")
-async def test_an_expired_turn_that_nobody_wanted_is_still_ones_own(
+async def test_an_expired_turn_that_no_other_daemon_took_is_still_valid(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 1) as (one,):
@@ -220,7 +222,7 @@ async def test_an_expired_turn_that_nobody_wanted_is_still_ones_own(
 
 
 @pytest.mark.req("fleet.fencing")
-async def test_a_fence_is_never_given_out_twice(tmp_path: Path, postgres_url: str) -> None:
+async def test_a_fence_is_never_used_twice(tmp_path: Path, postgres_url: str) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as storages:
         fences = []
         for number in range(6):
@@ -231,7 +233,7 @@ async def test_a_fence_is_never_given_out_twice(tmp_path: Path, postgres_url: st
         assert fences == sorted(set(fences))
 
 
-# ── The dead ───────────────────────────────────────────────────────────────────────────────────
+# ── Dead daemons ───────────────────────────────────────────────────────────────────────────────
 
 MARK_DEAD = (
     "WITH gone AS (UPDATE daemons SET expires_at = clock_timestamp() - interval '1 second' "
@@ -241,12 +243,12 @@ MARK_DEAD = (
 
 
 async def mark_dead(storage: PostgresStorage) -> None:
-    """As the others see it: it has not been heard of for too long."""
+    """Let a daemon's registration and leases expire, so that the others take it for dead."""
     await storage.database.change(MARK_DEAD, storage.id)
 
 
 @pytest.mark.req("fleet.dead")
-async def test_a_dead_daemons_turn_is_closed_on_the_record_once_by_whoever_beats_first(
+async def test_a_dead_daemons_turn_is_closed_once_by_the_first_heartbeat_of_another(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -264,7 +266,7 @@ async def test_a_dead_daemons_turn_is_closed_on_the_record_once_by_whoever_beats
 
 
 @pytest.mark.req("fleet.dead")
-async def test_a_turn_that_had_ended_on_the_record_is_not_closed_again(
+async def test_a_turn_with_a_stored_end_is_not_closed_again(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -300,7 +302,7 @@ async def test_a_turn_whose_closing_failed_is_closed_later(
             raise StorageError("the closing failed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(other.turn_claims, "_closing", fails)
+            patch.setattr(other.turn_claims, "_close_run", fails)
             with pytest.raises(StorageError, match="the closing failed"):
                 await other.turn_claims.close_dead_lease(KEY, PAIR)
         await expire_lease(other)
@@ -311,46 +313,44 @@ async def test_a_turn_whose_closing_failed_is_closed_later(
 
 
 @pytest.mark.req("fleet.dead")
-async def test_a_turn_whose_heir_died_before_it_closed_it_is_closed_by_the_next_one(
+async def test_a_turn_is_closed_by_the_next_daemon_if_its_new_owner_dies_too(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_storages(tmp_path, postgres_url, 3) as (dead, heir, last):
-        told = TurnRequester([dead, heir, last])
-        turn = await (await told.request_turn(0, "r1")).wait_until_reached()
+    async with open_storages(tmp_path, postgres_url, 3) as (dead, successor, last):
+        requester = TurnRequester([dead, successor, last])
+        turn = await (await requester.request_turn(0, "r1")).wait_until_reached()
         await turn.say("hello")
         await mark_dead(dead)
         is_closing = asyncio.Event()
 
         async def dies(*_: object) -> None:
-            await mark_dead(heir)
+            await mark_dead(successor)
             is_closing.set()
             raise make_unavailable_error()
 
-        monkeypatch.setattr(heir.turn_claims, "_closing", dies)
-        monkeypatch.setattr(heir.turn_claims, "release", skip_release)
-        heir.claim_turn(PAIR, "r2")
+        monkeypatch.setattr(successor.turn_claims, "_close_run", dies)
+        monkeypatch.setattr(successor.turn_claims, "release", skip_release)
+        successor.claim_turn(PAIR, "r2")
         await asyncio.wait_for(is_closing.wait(), PATIENCE)
-        after = await (await told.request_turn(2, "r3")).wait_until_reached()
+        after = await (await requester.request_turn(2, "r3")).wait_until_reached()
         await after.say("on")
-        found = await read_record(last)
-        assert found[:2] == ["hello", "r1 interrupted"]
-        assert found.count("r1 interrupted") == 1
-        assert found[-1] == "on"
+        record = await read_record(last)
+        assert record[:2] == ["hello", "r1 interrupted"]
+        assert record.count("r1 interrupted") == 1
+        assert record[-1] == "on"
         await turn.leave()
         await after.leave()
 
 
 async def skip_release(*_: object) -> None:
-    """It gives nothing back."""
+    """Release nothing, as a dead daemon."""
 
 
 @pytest.mark.req("fleet.dead")
-async def test_what_a_dead_daemon_waited_for_is_passed_over(
-    tmp_path: Path, postgres_url: str
-) -> None:
+async def test_tickets_of_dead_daemons_are_skipped(tmp_path: Path, postgres_url: str) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as storages:
-        told = TurnRequester(storages)
-        first = await (await told.request_turn(0, "r1")).wait_until_reached()
+        requester = TurnRequester(storages)
+        first = await (await requester.request_turn(0, "r1")).wait_until_reached()
         await storages[0].database.change(
             "INSERT INTO daemons (id, name, version, expires_at) "
             "VALUES (gen_random_uuid(), 'dead', '1', clock_timestamp() - interval '1 second')"
@@ -360,19 +360,19 @@ async def test_what_a_dead_daemon_waited_for_is_passed_over(
             "SELECT $1, id, true FROM daemons WHERE name = 'dead'",
             KEY,
         )
-        second = await told.request_turn(1, "r2")
+        second = await requester.request_turn(1, "r2")
         await first.leave()
         await (await second.wait_until_reached()).leave()
 
 
 @pytest.mark.req("fleet.dead")
-async def test_what_a_dead_daemon_left_is_gone_when_nobody_mourns_it_any_more(
+async def test_rows_of_a_dead_daemon_are_deleted_after_a_while(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 1) as (dead,):
-        told = TurnRequester([dead])
-        first = await (await told.request_turn(0, "r1")).wait_until_reached()
-        waiting = await told.request_turn(0, "r2")
+        requester = TurnRequester([dead])
+        first = await (await requester.request_turn(0, "r1")).wait_until_reached()
+        waiting = await requester.request_turn(0, "r2")
         await dead.publish_interests([("crab", "")])
         await dead.mailbox.close()
         async with open_storages(tmp_path, postgres_url, 1, lease=QUICK) as (other,):
@@ -404,7 +404,7 @@ async def test_what_a_dead_daemon_left_is_gone_when_nobody_mourns_it_any_more(
 
 
 @pytest.mark.req("fleet.dead")
-async def test_a_daemon_that_the_others_have_forgotten_joins_again(
+async def test_a_daemon_whose_row_was_deleted_joins_again(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -419,22 +419,22 @@ async def test_a_daemon_that_the_others_have_forgotten_joins_again(
             one.id,
             two.id,
         }
-        told = TurnRequester([one, two])
-        first = await (await told.request_turn(1, "r1")).wait_until_reached()
-        second = await told.request_turn(0, "r2")
+        requester = TurnRequester([one, two])
+        first = await (await requester.request_turn(1, "r1")).wait_until_reached()
+        second = await requester.request_turn(0, "r2")
         await first.leave()
         await (await second.wait_until_reached()).leave()
 
 
 @pytest.mark.req("fleet.dead")
-async def test_a_turn_can_be_waited_for_by_who_was_just_forgotten(
+async def test_a_daemon_whose_row_was_deleted_can_queue_for_a_turn(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
-        told = TurnRequester([one, two])
-        first = await (await told.request_turn(0, "r1")).wait_until_reached()
+        requester = TurnRequester([one, two])
+        first = await (await requester.request_turn(0, "r1")).wait_until_reached()
         await one.database.change("DELETE FROM daemons WHERE id = $1", two.id)
-        second = await told.request_turn(1, "r2")
+        second = await requester.request_turn(1, "r2")
         await first.leave()
         await (await second.wait_until_reached()).leave()
 
@@ -443,13 +443,13 @@ async def test_a_turn_can_be_waited_for_by_who_was_just_forgotten(
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_turns_are_had_in_the_order_they_were_asked_for_wherever_that_was(
+async def test_turns_come_in_the_order_of_requests_across_daemons(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 3) as storages:
-        told = TurnRequester(storages)
+        requester = TurnRequester(storages)
         places = (0, 1, 2, 1, 1, 0, 2, 0)
-        turns = [await told.request_turn(place, f"r{n}") for n, place in enumerate(places)]
+        turns = [await requester.request_turn(place, f"r{n}") for n, place in enumerate(places)]
         for number, turn in enumerate(turns):
             await turn.wait_until_reached()
             assert not any(later.is_reached.is_set() for later in turns[number + 1 :])
@@ -460,14 +460,14 @@ async def test_turns_are_had_in_the_order_they_were_asked_for_wherever_that_was(
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_who_is_to_be_first_comes_before_all_who_wait_in_any_daemon(
+async def test_a_first_claim_comes_before_all_waiting_claims_of_any_daemon(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 3) as storages:
-        told = TurnRequester(storages)
-        now = await told.request_turn(0, "now")
-        second = await told.request_turn(1, "second")
-        first = await told.request_turn(2, "first", first=True)
+        requester = TurnRequester(storages)
+        now = await requester.request_turn(0, "now")
+        second = await requester.request_turn(1, "second")
+        first = await requester.request_turn(2, "first", first=True)
         for turn in (now, first, second):
             await turn.wait_until_reached()
             await turn.leave()
@@ -476,60 +476,62 @@ async def test_who_is_to_be_first_comes_before_all_who_wait_in_any_daemon(
 
 @pytest.mark.req("fleet.fifo")
 @pytest.mark.parametrize("firsts", [1, 2, 3])
-async def test_who_is_to_be_first_does_not_wait_for_who_waits_for_it(
+async def test_a_first_claim_does_not_deadlock_with_a_waiting_claim_of_its_daemon(
     tmp_path: Path, postgres_url: str, firsts: int
 ) -> None:
-    """The first of a daemon's line waits for another daemon, and somebody is to go before it."""
+    """The first claim of a daemon's queue waits for another daemon, and new claims go before it."""
     async with open_storages(tmp_path, postgres_url, 2) as storages:
-        told = TurnRequester(storages)
-        now = await told.request_turn(0, "now")
-        waiting = [await told.request_turn(1, "waits")]
-        waiting += [await told.request_turn(1, f"first {n}", first=True) for n in range(firsts)]
+        requester = TurnRequester(storages)
+        now = await requester.request_turn(0, "now")
+        waiting = [await requester.request_turn(1, "waits")]
+        waiting += [
+            await requester.request_turn(1, f"first {n}", first=True) for n in range(firsts)
+        ]
         await now.leave()
         for turn in waiting:
-            turn._go.set()
+            turn._may_leave.set()
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(turn.task for turn in waiting))
         await wait_until_nothing_left(storages[0])
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_who_is_to_be_first_does_not_ask_all_the_time(
+async def test_a_waiting_first_claim_does_not_poll_continuously(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as storages:
-        told = TurnRequester(storages)
-        now = await told.request_turn(0, "now")
+        requester = TurnRequester(storages)
+        now = await requester.request_turn(0, "now")
         change = storages[1].database.change
-        asked = 0
+        entered = 0
 
-        async def noting(statement: str, *values: Any) -> Any:
-            nonlocal asked
-            asked += "crabtalk_enter" in statement
+        async def count_enters(statement: str, *values: Any) -> Any:
+            nonlocal entered
+            entered += "crabtalk_enter" in statement
             return await change(statement, *values)
 
-        monkeypatch.setattr(storages[1].database, "change", noting)
-        first = await told.request_turn(1, "first", first=True)
+        monkeypatch.setattr(storages[1].database, "change", count_enters)
+        first = await requester.request_turn(1, "first", first=True)
         for _ in range(30):
             await count_rows(storages[0], "tickets")
-        assert asked < 10
+        assert entered < 10
         await now.leave()
         await (await first.wait_until_reached()).leave()
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_turns_of_one_daemon_do_not_take_each_others_place(
+async def test_turns_of_one_daemon_do_not_swap_tickets_needlessly(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 1) as (one,):
         change = one.database.change
         statements: list[str] = []
 
-        async def noting(statement: str, *values: Any) -> Any:
+        async def record_statement(statement: str, *values: Any) -> Any:
             statements.append(statement)
             return await change(statement, *values)
 
-        monkeypatch.setattr(one.database, "change", noting)
+        monkeypatch.setattr(one.database, "change", record_statement)
         (conversation,) = TurnRequester([one]).conversations
         turns = [ClaimedTurn(conversation, f"r{n}") for n in range(3)]
         for turn in turns:
@@ -539,37 +541,37 @@ async def test_turns_of_one_daemon_do_not_take_each_others_place(
         await wait_until_settled(one)
         assert await read_record(one) == ["r0", "r1", "r2"]
         entering = sum("crabtalk_enter" in statement for statement in statements)
-        assert entering <= 3 + 2 * 2  # each on coming, and then when the one before has left
+        assert entering <= 3 + 2 * 2  # each when it arrives, and again after the turn before it
         assert not any("SET run" in statement for statement in statements)
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_whoever_gives_up_keeps_nobody_waiting(tmp_path: Path, postgres_url: str) -> None:
+async def test_cancelled_claims_do_not_block_later_ones(tmp_path: Path, postgres_url: str) -> None:
     async with open_storages(tmp_path, postgres_url, 3) as storages:
-        told = TurnRequester(storages)
-        now = await told.request_turn(0, "now")
-        gone = [await told.request_turn(place, f"gone {place}") for place in (1, 2, 1)]
-        last = await told.request_turn(2, "last")
-        for turn in gone:
+        requester = TurnRequester(storages)
+        now = await requester.request_turn(0, "now")
+        cancelled = [await requester.request_turn(place, f"gone {place}") for place in (1, 2, 1)]
+        last = await requester.request_turn(2, "last")
+        for turn in cancelled:
             turn.task.cancel()
-        await asyncio.wait([turn.task for turn in gone])
+        await asyncio.wait([turn.task for turn in cancelled])
         await now.leave()
         await (await last.wait_until_reached()).leave()
         await wait_until_nothing_left(storages[0])
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_who_gave_up_while_the_database_was_away_keeps_nobody_waiting(
+async def test_claims_cancelled_while_the_database_is_unreachable_do_not_block_later_ones(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     url = private_postgres.url
     async with open_storages(tmp_path, url, 2, lease=QUICK) as storages:
-        told = TurnRequester(storages)
-        now = await told.request_turn(0, "now")
-        gone = await told.request_turn(1, "gone")
+        requester = TurnRequester(storages)
+        now = await requester.request_turn(0, "now")
+        cancelled = await requester.request_turn(1, "gone")
         await asyncio.to_thread(private_postgres.stop, "fast")
-        gone.task.cancel()
-        await asyncio.wait([gone.task])
+        cancelled.task.cancel()
+        await asyncio.wait([cancelled.task])
         await wait_until_settled(storages[1])
         await asyncio.to_thread(private_postgres.start)
         with suppress(StorageError):
@@ -578,7 +580,7 @@ async def test_who_gave_up_while_the_database_was_away_keeps_nobody_waiting(
 
 
 async def wait_until_free(storage: PostgresStorage) -> None:
-    """Until somebody has had the turn."""
+    """Wait until the turn can be acquired."""
     async with asyncio.timeout(PATIENCE):
         while True:
             claim = storage.claim_turn(PAIR, "free")
@@ -593,10 +595,10 @@ async def wait_until_free(storage: PostgresStorage) -> None:
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_a_ticket_whose_owner_never_heard_of_it_keeps_nobody_waiting(
+async def test_a_ticket_that_its_daemon_does_not_know_is_dropped(
     tmp_path: Path, postgres_url: str
 ) -> None:
-    """As after an answer that was lost with its connection."""
+    """As if the answer with the ticket was lost with its connection."""
     async with open_storages(tmp_path, postgres_url, 2, lease=QUICK) as (one, two):
         await one.database.change(
             "INSERT INTO tickets (key, daemon, first) VALUES ($1, $2, false)", KEY, one.id
@@ -607,17 +609,17 @@ async def test_a_ticket_whose_owner_never_heard_of_it_keeps_nobody_waiting(
 
 
 @pytest.mark.req("fleet.fifo")
-async def test_a_turn_that_was_got_with_an_answer_that_was_lost_is_had_all_the_same(
+async def test_a_turn_whose_grant_was_lost_with_the_connection_is_granted_again(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as (one, two):
-        told = TurnRequester([one, two])
-        now = await told.request_turn(0, "now")
-        next_one = await told.request_turn(1, "next")
+        requester = TurnRequester([one, two])
+        now = await requester.request_turn(0, "now")
+        next_turn = await requester.request_turn(1, "next")
         change = two.database.change
         lost = 0
 
-        async def losing(statement: str, *values: Any) -> Any:
+        async def lose_first_grant(statement: str, *values: Any) -> Any:
             nonlocal lost
             rows = await change(statement, *values)
             if "crabtalk_enter" in statement and rows[0]["fence"] is not None and not lost:
@@ -625,12 +627,12 @@ async def test_a_turn_that_was_got_with_an_answer_that_was_lost_is_had_all_the_s
                 raise make_unavailable_error()
             return rows
 
-        monkeypatch.setattr(two.database, "change", losing)
+        monkeypatch.setattr(two.database, "change", lose_first_grant)
         await now.leave()
-        await next_one.wait_until_reached()
+        await next_turn.wait_until_reached()
         assert lost == 1
-        await next_one.say("said")
-        await next_one.leave()
+        await next_turn.say("said")
+        await next_turn.leave()
         await wait_until_nothing_left(one)
         assert await read_record(one) == ["said"]
 
@@ -641,7 +643,7 @@ def make_unavailable_error() -> StorageError:
     return StorageUnavailableError("the connection is gone")
 
 
-# ── Notices and beats ──────────────────────────────────────────────────────────────────────────
+# ── Notices and heartbeats ─────────────────────────────────────────────────────────────────────
 
 LISTENERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'crabtalk' "
@@ -650,56 +652,59 @@ LISTENERS = (
 
 
 @pytest.mark.req("fleet.polling")
-async def test_turns_and_mail_come_without_a_notice_too(
+async def test_turns_and_messages_arrive_without_notices_too(
     tmp_path: Path, private_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailbox, "FIRST_PAUSE", 3600.0)  # once deaf, for good
+    # Never listens again after the connection breaks.
+    monkeypatch.setattr(mailbox, "FIRST_PAUSE", 3600.0)
     async with open_storages(tmp_path, private_postgres.url, 2) as (one, two):
-        heard: list[bytes] = []
-        two.mailbox.on_message("word", lambda _sender, body: heard.append(body))
+        received: list[bytes] = []
+        two.mailbox.on_message("word", lambda _sender, body: received.append(body))
 
         async def both_listen() -> bool:
             return one.mailbox.is_listening and two.mailbox.is_listening
 
-        async def nobody_listens() -> bool:
+        async def none_listen() -> bool:
             await one.database.fetch(LISTENERS)
             return not one.mailbox.is_listening and not two.mailbox.is_listening
 
         await wait_until(both_listen)
-        await wait_until(nobody_listens)
-        told = TurnRequester([one, two])
-        first = await (await told.request_turn(0, "r1")).wait_until_reached()
-        second = await told.request_turn(1, "r2")
+        await wait_until(none_listen)
+        requester = TurnRequester([one, two])
+        first = await (await requester.request_turn(0, "r1")).wait_until_reached()
+        second = await requester.request_turn(1, "r2")
         await first.leave()
         await (await second.wait_until_reached()).leave()
         await one.mailbox.send(two.id, "word", b"hello")
 
-        async def is_heard() -> bool:
-            return heard == [b"hello"]
+        async def is_received() -> bool:
+            return received == [b"hello"]
 
-        await wait_until(is_heard)
+        await wait_until(is_received)
 
 
 @pytest.mark.req("fleet.polling")
-async def test_whoever_listens_is_connected_again_after_the_connection_broke(
+async def test_the_listening_connection_is_restored_after_it_broke(
     tmp_path: Path, private_postgres: PostgresServer
 ) -> None:
     async with open_storages(tmp_path, private_postgres.url, 1) as (one,):
         notices: list[str] = []
         one.mailbox._on_other_notice = notices.append
 
-        async def is_told() -> bool:
+        async def is_notified() -> bool:
             await one.mailbox.notify_all("hello all")
             return "hello all" in notices
 
-        await wait_until(is_told)
+        await wait_until(is_notified)
         await one.database.fetch(LISTENERS)
         notices.clear()
-        await wait_until(is_told)
+        await wait_until(is_notified)
 
 
 @pytest.mark.req("fleet.fencing")
-async def test_a_beat_notices_a_turn_that_was_taken_over(tmp_path: Path, postgres_url: str) -> None:
+async def test_a_heartbeat_notices_a_turn_that_was_taken_over(
+    tmp_path: Path, postgres_url: str
+) -> None:
     async with open_storages(tmp_path, postgres_url, 1, lease=QUICK) as (one,):
         lost: asyncio.Queue[Pair] = asyncio.Queue()
         one.turn_claims.on_lost = lost.put_nowait
@@ -709,11 +714,11 @@ async def test_a_beat_notices_a_turn_that_was_taken_over(tmp_path: Path, postgre
         )
         assert await asyncio.wait_for(lost.get(), PATIENCE) == PAIR
         await turn.leave()
-        assert lost.empty()  # it is told once
+        assert lost.empty()  # reported only once
 
 
 @pytest.mark.req("fleet.fencing")
-async def test_a_turn_that_begins_while_a_beat_is_under_way_is_not_taken_for_a_lost_one(
+async def test_a_turn_that_begins_during_a_heartbeat_does_not_count_as_lost(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with (
@@ -722,13 +727,13 @@ async def test_a_turn_that_begins_while_a_beat_is_under_way_is_not_taken_for_a_l
     ):
         lost: list[Pair] = []
         one.turn_claims.on_lost = lost.append
-        told = TurnRequester([one])
-        before = await (await told.request_turn(0, "r1")).wait_until_reached()
+        requester = TurnRequester([one])
+        before = await (await requester.request_turn(0, "r1")).wait_until_reached()
         async with two.database.transaction() as connection:
             await connection.execute("SELECT FROM daemons WHERE id = $1 FOR UPDATE", one.id)
             await wait_until(lambda: is_blocked(two))
             await before.leave()
-            after = await (await told.request_turn(0, "r2")).wait_until_reached()
+            after = await (await requester.request_turn(0, "r2")).wait_until_reached()
         await wait_until(lambda: has_sent_heartbeat(one, two))
         assert not lost
         await after.say("still here")
@@ -744,7 +749,7 @@ async def is_blocked(storage: PostgresStorage) -> bool:
 
 
 async def has_sent_heartbeat(one: PostgresStorage, two: PostgresStorage) -> bool:
-    """Whether `one` beats now: seen twice, so that it had all of an answer in between."""
+    """Wait for two heartbeats of `one`, so that it got a complete answer in between."""
     beats = Counter[Any]()
     async with asyncio.timeout(PATIENCE):
         while len(beats) < 3:
@@ -755,25 +760,25 @@ async def has_sent_heartbeat(one: PostgresStorage, two: PostgresStorage) -> bool
 
 
 @pytest.mark.req("fleet.fencing")
-async def test_a_daemon_that_is_late_does_not_take_its_own_turns_for_a_dead_ones(
+async def test_a_late_daemon_does_not_close_its_own_turns(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 1) as (one,):
-        told = TurnRequester([one])
-        turn = await (await told.request_turn(0, "r1")).wait_until_reached()
+        requester = TurnRequester([one])
+        turn = await (await requester.request_turn(0, "r1")).wait_until_reached()
         await turn.say("hello")
         await expire_lease(one)
         await one.turn_claims.close_dead_lease(KEY, PAIR)
         await expire_lease(one)
-        following = await told.request_turn(0, "r2")
+        next_turn = await requester.request_turn(0, "r2")
         await turn.say("and on")
         await turn.leave()
-        await (await following.wait_until_reached()).leave()
+        await (await next_turn.wait_until_reached()).leave()
         assert await read_record(one) == ["hello", "and on"]
 
 
 @pytest.mark.req("fleet.fencing")
-async def test_a_turn_is_renewed_as_long_as_its_daemon_lives(
+async def test_a_turn_is_renewed_as_long_as_its_daemon_is_alive(
     tmp_path: Path, postgres_url: str
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2, lease=QUICK) as (one, two):
@@ -785,24 +790,24 @@ async def test_a_turn_is_renewed_as_long_as_its_daemon_lives(
         await turn.leave()
 
 
-# ── Giving up ──────────────────────────────────────────────────────────────────────────────────
+# ── Cancellation ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.req("fleet.cancelled")
 @pytest.mark.parametrize("is_busy", [False, True])
-async def test_cancelled_anywhere_a_turn_leaves_neither_lease_nor_ticket(
+async def test_a_turn_cancelled_at_any_point_leaves_neither_lease_nor_ticket(
     tmp_path: Path, postgres_url: str, is_busy: bool
 ) -> None:
     async with open_storages(tmp_path, postgres_url, 2) as storages:
-        told = TurnRequester(storages)
+        requester = TurnRequester(storages)
         was_reached = 0
         for steps in range(1, 400):
             holder = (
-                await (await told.request_turn(0, "holder")).wait_until_reached()
+                await (await requester.request_turn(0, "holder")).wait_until_reached()
                 if is_busy
                 else None
             )
-            turn = ClaimedTurn(told.conversations[1], "r1")
+            turn = ClaimedTurn(requester.conversations[1], "r1")
             leaving = None
             for step in range(steps):
                 if holder is not None and step == steps // 2:
@@ -820,10 +825,10 @@ async def test_cancelled_anywhere_a_turn_leaves_neither_lease_nor_ticket(
             was_reached += turn.is_reached.is_set()
             if was_reached == 5:
                 break
-        assert was_reached, "it was never so far that the turn was reached"
+        assert was_reached, "no cancellation came after the turn was reached"
 
 
-# ── Any order of anything ──────────────────────────────────────────────────────────────────────
+# ── Random actions ─────────────────────────────────────────────────────────────────────────────
 
 ACTS = st.lists(
     st.one_of(
@@ -835,60 +840,61 @@ ACTS = st.lists(
 
 
 class TurnQueueModel:
-    """What the line of all daemons must be like. Who has the turn is its first."""
+    """A model of the queue of all daemons. Its first turn is the one that is held."""
 
     def __init__(self, storages: list[PostgresStorage], pair: Pair) -> None:
         self._requester = TurnRequester(storages, pair)
         self._storages = storages
         self._pair = pair
-        self._line: list[tuple[int, ClaimedTurn]] = []
+        self._queue: list[tuple[int, ClaimedTurn]] = []
         self._record: list[str] = []
         self._runs = 0
 
     async def ask(self, place: int, *, first: bool) -> None:
         self._runs += 1
-        # In one daemon, the order is that of its own line: `first` is for a turn elsewhere.
-        first = first and all(each != place for each, _ in self._line)
+        # Within one daemon the order is that of its own queue: `first` is for a turn elsewhere.
+        first = first and all(other != place for other, _ in self._queue)
         turn = await self._requester.request_turn(place, f"r{self._runs}", first=first)
-        if first and self._line and not any("first" in t.run for _, t in self._line[1:]):
+        if first and self._queue and not any("first" in t.run for _, t in self._queue[1:]):
             turn.run += " first"
-            self._line.insert(1, (place, turn))
-        elif first and self._line:
+            self._queue.insert(1, (place, turn))
+        elif first and self._queue:
             turn.run += " first"
-            at = max(n for n, (_, t) in enumerate(self._line) if "first" in t.run or n == 0)
-            self._line.insert(at + 1, (place, turn))
+            last_first = max(
+                n for n, (_, t) in enumerate(self._queue) if "first" in t.run or n == 0
+            )
+            self._queue.insert(last_first + 1, (place, turn))
         else:
-            self._line.append((place, turn))
+            self._queue.append((place, turn))
 
     async def say(self) -> None:
-        _, turn = self._line[0]
+        _, turn = self._queue[0]
         text = f"{turn.run}: {len(self._record)}"
         await turn.say(text)
         self._record.append(text)
 
     async def leave(self) -> None:
-        place, turn = self._line.pop(0)
+        place, turn = self._queue.pop(0)
         await turn.leave()
         await wait_until_settled(self._storages[place])
 
     async def give_up(self) -> None:
-        if len(self._line) > 1:
-            place, turn = self._line.pop()
+        if len(self._queue) > 1:
+            place, turn = self._queue.pop()
             turn.task.cancel()
             await asyncio.wait([turn.task])
             await wait_until_settled(self._storages[place])
 
     async def expire(self) -> None:
-        """Whoever is next takes over, unless it is of the same daemon: that knows better."""
-        place, turn = self._line.pop(0)
+        """The next turn takes over, unless it is of the same daemon, which knows it is alive."""
+        place, turn = self._queue.pop(0)
         await expire_lease(self._storages[0], self._requester.key)
         for storage in self._storages:
             storage.turn_claims.wake(self._requester.key)
-        if self._line and self._line[0][0] != place:
-            await self._line[0][1].wait_until_reached()
-            if self._record and self._record[-1].startswith(
-                f"{turn.run}: "
-            ):  # else nothing is open
+        if self._queue and self._queue[0][0] != place:
+            await self._queue[0][1].wait_until_reached()
+            # Without a message of the run, there is nothing to close.
+            if self._record and self._record[-1].startswith(f"{turn.run}: "):
                 self._record.append(f"{turn.run.removesuffix(' first')} interrupted")
             with pytest.raises(FencedError):
                 await turn.say("stale")
@@ -896,13 +902,13 @@ class TurnQueueModel:
         await wait_until_settled(self._storages[place])
 
     async def check(self) -> None:
-        """Exactly one has the turn: the first in line."""
-        if self._line:
-            await self._line[0][1].wait_until_reached()
-            assert not any(turn.is_reached.is_set() for _, turn in self._line[1:])
+        """Exactly one turn is held: the first in the queue."""
+        if self._queue:
+            await self._queue[0][1].wait_until_reached()
+            assert not any(turn.is_reached.is_set() for _, turn in self._queue[1:])
 
     async def end(self) -> None:
-        while self._line:
+        while self._queue:
             await self.leave()
             await self.check()
         await wait_until_nothing_left(self._storages[0], self._requester.key)
@@ -912,7 +918,7 @@ class TurnQueueModel:
 @pytest.mark.req("fleet.fifo")
 @pytest.mark.req("fleet.fencing")
 @pytest.mark.timeout(180)
-def test_whatever_three_daemons_do_one_has_the_turn_and_they_come_in_order(
+def test_random_actions_of_three_daemons_keep_turns_exclusive_and_in_order(
     tmp_path: Path, postgres_url: str
 ) -> None:
     with asyncio.Runner() as runner:
@@ -927,7 +933,7 @@ def test_whatever_three_daemons_do_one_has_the_turn_and_they_come_in_order(
             for name, place in acts:
                 if name.startswith("ask"):
                     await model.ask(place, first=name == "ask first")
-                elif model._line:
+                elif model._queue:
                     await {
                         "say": model.say,
                         "leave": model.leave,

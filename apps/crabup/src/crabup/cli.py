@@ -1,4 +1,4 @@
-"""crabup: the command, its nouns, any service by its name, and how any of them ends."""
+"""The command `crabup`: its subcommands, and the commands of any service by its name."""
 
 import click
 
@@ -26,7 +26,7 @@ Examples:
 
 
 class CrabupCommandGroup(CommandGroup):
-    """The nouns, and any service by its name."""
+    """A group that also takes the name of any service as a subcommand."""
 
     def explain_error(self, error: Exception) -> str | None:
         return explain_error(error)

@@ -1,12 +1,12 @@
-"""Complaints: what went wrong, as one sentence that ends in what to do next."""
+"""Error messages: each is one sentence that ends in what to do next."""
 
 
 class CrabupError(Exception):
-    """What a command finds it cannot do. Says so in such a sentence."""
+    """A command cannot do what it was asked to. The text says what to do next."""
 
 
 def explain_error(error: Exception) -> str | None:
-    """None for what is a fault of ours, and deserves a traceback."""
+    """None for an error in crabup itself, which needs a traceback."""
     from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyError
     from crabtalk.service import ComponentError, UnitError
 

@@ -1,4 +1,4 @@
-"""The first start of a daemon: which model is to answer, asked by the daemon's own `setup`."""
+"""The first start of a daemon: runs the daemon's own `setup`, which asks for a model."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ VARIABLE_PATTERN = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def run_setup(crabtalkd: Path, home: Path, has_terminal: bool) -> None:
-    """Runs `crabtalkd setup` where nothing is configured and somebody can be asked."""
+    """Run `crabtalkd setup`, if nothing is configured and there is a terminal to ask on."""
     if is_configured(home):
         return
     if not has_terminal:
@@ -28,20 +28,20 @@ def run_setup(crabtalkd: Path, home: Path, has_terminal: bool) -> None:
 
 
 def is_configured(home: Path) -> bool:
-    """A file that cannot be read is somebody's work, and the daemon says what is wrong with it."""
+    """A file that cannot be parsed counts as configured: the daemon says what is wrong with it."""
     document = load_configuration(home)
     return document is None or bool(document.get("llm") or document.get("providers"))
 
 
 def list_missing_variables(home: Path) -> list[str]:
-    """Those that the file takes from the environment of whoever starts the daemon."""
+    """The environment variables that config.toml refers to."""
     document = load_configuration(home) or {}
     tables = repr([document.get("llm"), document.get("providers")])
     return sorted(set(VARIABLE_PATTERN.findall(tables)) - {"HOME", "USER", "PATH"})
 
 
 def load_configuration(home: Path) -> dict[str, Any] | None:
-    """Empty without a file, None for one that is no TOML."""
+    """Empty if there is no file, None if it is not valid TOML."""
     try:
         return tomllib.loads((home / "config.toml").read_text("utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Plans: every file that a package adds to a home, known before the first is written."""
+"""Plans: every file that a package adds to a home, computed before the first one is written."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ MAX_TOTAL_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file of the home, by its path there."""
+    """A file to be written, with its path in the home."""
 
     path: str
     data: bytes
@@ -30,12 +30,12 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class InstallPlan:
-    """What a package comes to in a home. `script` is the text of its set-up, and `script_file`
-    where that is in the repository."""
+    """All that a package adds to a home. `script` is the text of its setup script, and
+    `script_file` its path in the repository."""
 
     manifest: PackageManifest
     files: tuple[PlannedFile, ...]
-    # MCP servers for an agent that is there already.
+    # MCP servers for an existing agent of the user's.
     agent: str = ""
     block: str = ""
     script: str = ""
@@ -56,26 +56,29 @@ class InstallPlan:
 
 
 def make_plan(manifest: PackageManifest, repository: Path | None, agent: str) -> InstallPlan:
-    """Raises CommandError for a package that cannot be installed, or must not be."""
+    """Raises CrabupError for a package that cannot or must not be installed."""
     if manifest.checksum:
         verify_checksum(manifest, repository)
-    claimed = {server["name"] for each in manifest.agents for server in each.mcps or ()}
-    loose = [server for name, server in manifest.mcps.items() if name not in claimed]
-    if loose and not agent and not manifest.agents:
+    claimed_names = {
+        server["name"] for packaged_agent in manifest.agents for server in packaged_agent.mcps or ()
+    }
+    unclaimed = [server for name, server in manifest.mcps.items() if name not in claimed_names]
+    if unclaimed and not agent and not manifest.agents:
         raise CrabupError(
             f"{manifest.name} brings MCP servers and no agent; say --agent NAME to give them to "
             "one of yours"
         )
     files = [
         PlannedFile(
-            f"agents/{each.name}.toml", render_agent_file(manifest, each, repository, loose, agent)
+            f"agents/{packaged_agent.name}.toml",
+            render_agent_file(manifest, packaged_agent, repository, unclaimed, agent),
         )
-        for each in manifest.agents
+        for packaged_agent in manifest.agents
     ]
     if repository is not None:
         files += collect_skill_files(manifest.name, repository)
     files.append(PlannedFile(f"packages/{manifest.name}.toml", manifest.text))
-    block = render_toml({"mcps": loose}) if loose and agent else ""
+    block = render_toml({"mcps": unclaimed}) if unclaimed and agent else ""
     return InstallPlan(manifest, tuple(files), agent, block, *read_script(manifest, repository))
 
 
@@ -84,10 +87,10 @@ def verify_checksum(manifest: PackageManifest, repository: Path | None) -> None:
         raise ManifestError(
             f"the manifest of {manifest.name} has a checksum and no repository; report it"
         )
-    if (found := compute_checksum(repository, f"{manifest.name}.toml")) != manifest.checksum:
+    if (checksum := compute_checksum(repository, f"{manifest.name}.toml")) != manifest.checksum:
         raise ManifestError(
             f"{manifest.name} is not what its manifest speaks of: it should be "
-            f"{manifest.checksum} and is {found}; report it"
+            f"{manifest.checksum} and is {checksum}; report it"
         )
 
 
@@ -95,12 +98,12 @@ def render_agent_file(
     manifest: PackageManifest,
     agent: PackageAgent,
     repository: Path | None,
-    loose: Sequence[Mapping[str, Any]],
-    to: str,
+    unclaimed: Sequence[Mapping[str, Any]],
+    target_agent: str,
 ) -> bytes:
-    """Servers that no agent of the package names are for all that leave it open."""
-    servers = (() if to else loose) if agent.mcps is None else agent.mcps
-    known = {
+    """Servers that no agent of the package claims go to the agents without a list of servers."""
+    servers = (() if target_agent else unclaimed) if agent.mcps is None else agent.mcps
+    values = {
         "description": agent.description,
         "model": agent.model,
         "prompt": agent.prompt
@@ -110,7 +113,7 @@ def render_agent_file(
         "skills": list(agent.skills),
         "mcps": list(servers),
     }
-    return render_toml({key: value for key, value in known.items() if value}).encode()
+    return render_toml({key: value for key, value in values.items() if value}).encode()
 
 
 def read_prompt(manifest: PackageManifest, agent: PackageAgent, repository: Path | None) -> str:
@@ -129,7 +132,7 @@ def read_prompt(manifest: PackageManifest, agent: PackageAgent, repository: Path
 
 
 def remove_front_matter(text: str) -> str:
-    """What other programs want to know of an agent stands above its prompt, between lines `---`."""
+    """Remove the front matter between `---` lines. It holds metadata for other programs."""
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() == "---":
         for number, line in enumerate(lines[1:], 1):
@@ -139,45 +142,45 @@ def remove_front_matter(text: str) -> str:
 
 
 def collect_skill_files(package: str, repository: Path) -> list[PlannedFile]:
-    """Each directory with a SKILL.md, whole, as `skills/<package>/<its name>`."""
+    """Copy each directory with a SKILL.md, whole, to `skills/<package>/<its name>`."""
     paths = list_files(repository)
     directories = {path.rpartition("/")[0] for path in paths if path.split("/")[-1] == SKILL_FILE}
     outermost = sorted(
-        each
-        for each in directories
-        if not any(is_below(each, other) for other in directories if other != each)
+        candidate
+        for candidate in directories
+        if not any(is_below(candidate, other) for other in directories if other != candidate)
     )
-    names = [each.rpartition("/")[2] or package for each in outermost]
+    names = [candidate.rpartition("/")[2] or package for candidate in outermost]
     if len(set(names)) < len(names):
         raise ManifestError(f"{package} has two skills in directories of one name; report it")
-    found: list[PlannedFile] = []
+    copies: list[PlannedFile] = []
     for name, directory in zip(names, outermost, strict=True):
         for path in paths:
             if is_below(path, directory):
                 rest = path.removeprefix(directory).lstrip("/")
-                found.append(plan_copy(repository, path, f"skills/{package}/{name}/{rest}"))
+                copies.append(plan_copy(repository, path, f"skills/{package}/{name}/{rest}"))
                 if (
-                    len(found) > MAX_FILES
-                    or sum(len(each.data) for each in found) > MAX_TOTAL_BYTES
+                    len(copies) > MAX_FILES
+                    or sum(len(candidate.data) for candidate in copies) > MAX_TOTAL_BYTES
                 ):
                     raise ManifestError(f"the skills of {package} are too large; report it")
-    return found
+    return copies
 
 
 def is_below(path: str, directory: str) -> bool:
     return not directory or path.startswith(f"{directory}/")
 
 
-def plan_copy(repository: Path, path: str, to: str) -> PlannedFile:
+def plan_copy(repository: Path, path: str, target: str) -> PlannedFile:
     data = read_inside(repository, path, MAX_FILE_BYTES)
     if data is None:
         raise ManifestError(f"{path} in the repository cannot be read; report it")
     is_program = bool((repository / path).stat().st_mode & 0o100)
-    return PlannedFile(to, data, 0o700 if is_program else 0o600)
+    return PlannedFile(target, data, 0o700 if is_program else 0o600)
 
 
 def read_script(manifest: PackageManifest, repository: Path | None) -> tuple[str, str]:
-    """The text of the set-up, and the file of the repository it is, if it is one."""
+    """The text of the setup script, and its file in the repository if it is one."""
     script = manifest.script.strip()
     if not script:
         return "", ""
@@ -193,7 +196,7 @@ def read_script(manifest: PackageManifest, repository: Path | None) -> tuple[str
 def render_toml(document: Mapping[str, Any]) -> str:
     import tomlkit
 
-    made = tomlkit.document()
+    toml = tomlkit.document()
     for key, value in document.items():
         if key == "mcps":
             tables = tomlkit.aot()
@@ -202,19 +205,19 @@ def render_toml(document: Mapping[str, Any]) -> str:
                 for name, entry in server.items():
                     table[name] = make_inline_table(entry) if isinstance(entry, Mapping) else entry
                 tables.append(table)
-            made[key] = tables
+            toml[key] = tables
         elif isinstance(value, str):
-            made[key] = make_toml_string(value)
+            toml[key] = make_toml_string(value)
         else:
-            made[key] = value
-    text = tomlkit.dumps(made)
+            toml[key] = value
+    text = tomlkit.dumps(toml)
     if tomllib.loads(text) != document:
         raise CrabupError("a text of the package cannot be written as TOML; report it")
     return text
 
 
 def make_toml_string(text: str) -> Any:
-    """Over several lines if it has them, where TOML can hold it so."""
+    """A multi-line string if the text has several lines and TOML can express it so."""
     import tomlkit
 
     if "\n" in text:

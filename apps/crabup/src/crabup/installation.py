@@ -1,4 +1,4 @@
-"""Installations: a plan carried out in a home, and undone. All of it, or nothing."""
+"""Carries out an install plan in a home, and removes a package again. All of it, or nothing."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from .installers import WantedDistribution, choose_installer, list_installed
 from .receipt import Receipt, hash_data, iterate_receipts, make_receipt_path, read_receipt
 from .repositories import make_slug
 
-# Where a package whose set-up was run keeps its repository, which it may need ever after.
+# Repositories of packages with a setup script stay here, because the package may need them later.
 REPOSITORIES_PATH = ".cache/repos"
 
 
@@ -27,9 +27,9 @@ def install_plan(
     repository: Path | None,
     accept: Callable[[], None] = lambda: None,
 ) -> None:
-    """`accept` looks at the result last, and raises what makes it undone.
+    """`accept` checks the result at the end; if it raises, everything is undone.
 
-    The receipt is on disk before anything else, so what a crash leaves can be removed too.
+    The receipt is written first, so that even the remains of a crash can be removed.
     """
     receipt = make_receipt(plan, home)
     try:
@@ -50,7 +50,7 @@ def install_plan(
 
 
 def make_receipt(plan: InstallPlan, home: Path) -> Receipt:
-    """Raises CommandError where something is in the way; nothing has been written then."""
+    """Raises CrabupError if something is in the way; nothing has been written then."""
     name = plan.manifest.name
     if os.path.lexists(make_receipt_path(home, name)):
         raise CrabupError(f"{name} is here already; `crabup pkg remove {name}` first")
@@ -59,13 +59,13 @@ def make_receipt(plan: InstallPlan, home: Path) -> Receipt:
         if os.path.lexists(home / path):
             raise CrabupError(f"{home / path} is there already; move it away, or rename it")
     keeps_repository = bool(plan.script)
-    wanted = [*files, f"packages/{name}.receipt.json"]
+    new_paths = [*files, f"packages/{name}.receipt.json"]
     if keeps_repository:
-        wanted.append(f"{REPOSITORIES_PATH}/x")
+        new_paths.append(f"{REPOSITORIES_PATH}/x")
     return Receipt(
         name,
         files,
-        list_missing_directories(home, wanted),
+        list_missing_directories(home, new_paths),
         {f"agents/{plan.agent}.toml": make_block(plan, home)} if plan.block else {},
         [],
         make_slug(plan.manifest.repository or name) if keeps_repository else "",
@@ -73,31 +73,31 @@ def make_receipt(plan: InstallPlan, home: Path) -> Receipt:
 
 
 def make_block(plan: InstallPlan, home: Path) -> str:
-    """The servers, as they will stand at the end of an agent's file."""
+    """The MCP servers as text that is appended to an agent's file."""
     path = home / "agents" / f"{plan.agent}.toml"
     try:
-        before = path.read_bytes().decode()
-        tomllib.loads(before)
+        text = path.read_bytes().decode()
+        tomllib.loads(text)
     except FileNotFoundError:
         raise CrabupError(f"there is no agent {plan.agent}; name one of {path.parent}") from None
     except ValueError as error:
         raise CrabupError(f"{path} is not valid TOML: {error}; mend it") from None
-    block = ("\n" if before.endswith("\n") or not before else "\n\n") + plan.block
+    block = ("\n" if text.endswith("\n") or not text else "\n\n") + plan.block
     try:
-        tomllib.loads(before + block)
+        tomllib.loads(text + block)
     except ValueError:
         raise CrabupError(
             f"{path} has its MCP servers in a list; write them as [[mcps]] tables first"
         ) from None
-    if read_server_names(plan.block) & read_server_names(before):
+    if read_server_names(plan.block) & read_server_names(text):
         raise CrabupError(f"{plan.agent} has an MCP server of that name already; rename it")
     return block
 
 
 def list_missing_directories(home: Path, paths: Iterable[str]) -> list[str]:
-    """Those above `paths` that are not there yet, outermost first."""
-    above = {str(each) for path in paths for each in PurePosixPath(path).parents} - {"."}
-    return sorted(each for each in above if not (home / each).is_dir())
+    """The parents of `paths` that do not exist yet, outermost first."""
+    parents = {str(parent) for path in paths for parent in PurePosixPath(path).parents} - {"."}
+    return sorted(parent for parent in parents if not (home / parent).is_dir())
 
 
 def make_directories(home: Path, directories: Iterable[str]) -> None:
@@ -107,10 +107,10 @@ def make_directories(home: Path, directories: Iterable[str]) -> None:
 
 
 def run_script(plan: InstallPlan, home: Path, repository: Path) -> None:
-    """In a copy of the repository that stays. What it says goes to stderr."""
-    place = home / REPOSITORIES_PATH / make_slug(plan.manifest.repository or plan.manifest.name)
-    if not place.exists():
-        shutil.copytree(repository, place, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    """Run the setup script in a copy of the repository that stays. Its output goes to stderr."""
+    directory = home / REPOSITORIES_PATH / make_slug(plan.manifest.repository or plan.manifest.name)
+    if not directory.exists():
+        shutil.copytree(repository, directory, symlinks=True, ignore=shutil.ignore_patterns(".git"))
     command = ["bash", plan.script_file] if plan.script_file else ["bash", "-c", plan.script]
     environment = {
         **os.environ,
@@ -118,7 +118,7 @@ def run_script(plan: InstallPlan, home: Path, repository: Path) -> None:
         "CRABTALK_PACKAGE": plan.manifest.name,
     }
     result = subprocess.run(
-        command, cwd=place, env=environment, stdout=sys.stderr.fileno(), check=False
+        command, cwd=directory, env=environment, stdout=sys.stderr.fileno(), check=False
     )
     if result.returncode != 0:
         raise CrabupError(
@@ -128,7 +128,7 @@ def run_script(plan: InstallPlan, home: Path, repository: Path) -> None:
 
 
 def pull_commands(plan: InstallPlan, home: Path, receipt: Receipt) -> Receipt:
-    """Those that are not here yet. Each is in the receipt before the next."""
+    """Install the missing distributions. Each is in the receipt before the next is installed."""
     for distribution in sorted(set(plan.manifest.commands.values())):
         if distribution not in list_installed(home):
             choose_installer(home).install(WantedDistribution(distribution))
@@ -138,33 +138,39 @@ def pull_commands(plan: InstallPlan, home: Path, receipt: Receipt) -> Receipt:
 
 
 def append_block(path: Path, block: str) -> None:
-    path = path.resolve()  # a link is to stay one
+    path = path.resolve()  # replaces the target of a link, not the link
     replace_file(path, path.read_bytes() + block.encode(), path.stat().st_mode & 0o777)
 
 
 def remove_package(receipt: Receipt, home: Path) -> list[str]:
-    """Takes away what was added. Returns the paths of what was edited since, which stays."""
-    receipt = read_receipt(home, receipt.package) or receipt  # with the commands of a cut-off add
-    kept = [path for path, known in receipt.files.items() if not remove_file(home / path, known)]
-    kept += [path for path, block in receipt.blocks.items() if not remove_block(home / path, block)]
+    """Remove what the package added. Returns the paths that were edited since and stay."""
+    receipt = read_receipt(home, receipt.package) or receipt  # has the commands of a failed add
+    edited = [
+        path
+        for path, written_hash in receipt.files.items()
+        if not remove_file(home / path, written_hash)
+    ]
+    edited += [
+        path for path, block in receipt.blocks.items() if not remove_block(home / path, block)
+    ]
     others = [other for other in iterate_receipts(home) if other.package != receipt.package]
     for distribution in receipt.commands:
         is_needed = any(distribution in other.commands for other in others)
-        if not is_needed and (found := list_installed(home).get(distribution)) is not None:
-            found[0].uninstall(distribution)
+        if not is_needed and (installed := list_installed(home).get(distribution)) is not None:
+            installed[0].uninstall(distribution)
     if receipt.repository and all(other.repository != receipt.repository for other in others):
         shutil.rmtree(home / REPOSITORIES_PATH / receipt.repository, ignore_errors=True)
     make_receipt_path(home, receipt.package).unlink(missing_ok=True)
     for directory in reversed(receipt.directories):
-        with suppress(OSError):  # somebody keeps something in it
+        with suppress(OSError):  # a person has put something into it
             (home / directory).rmdir()
-    return kept
+    return edited
 
 
-def remove_file(path: Path, known: str) -> bool:
-    """Whether it is gone: one that is not what was written stays."""
+def remove_file(path: Path, written_hash: str) -> bool:
+    """Whether the file is gone. It stays if it is not what was written."""
     try:
-        if path.is_symlink() or hash_data(path.read_bytes()) != known:
+        if path.is_symlink() or hash_data(path.read_bytes()) != written_hash:
             return False
     except FileNotFoundError:
         return True
@@ -173,7 +179,7 @@ def remove_file(path: Path, known: str) -> bool:
 
 
 def remove_block(path: Path, block: str) -> bool:
-    """Whether nothing of it is left: servers that were edited since stay."""
+    """Whether the block is gone. Servers that were edited since stay."""
     path = path.resolve()
     try:
         text = path.read_bytes()
@@ -184,7 +190,7 @@ def remove_block(path: Path, block: str) -> bool:
         return True
     try:
         return not read_server_names(block) & read_server_names(text.decode())
-    except ValueError:  # somebody is in the middle of an edit
+    except ValueError:  # the file is just being edited
         return False
 
 

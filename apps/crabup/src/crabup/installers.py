@@ -1,6 +1,7 @@
-"""Installers: the Python ways to install a program apart from all others. Each has its own books.
+"""Installers: ways to install a Python program in an environment of its own.
 
-The first that is there is used: `uv tool`, pipx, else pip in a virtual environment of the home.
+The first one that is available is used: `uv tool`, pipx, or pip in a virtual environment of the
+home. Each keeps its own list of programs.
 """
 
 import json
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WantedDistribution:
-    """A distribution, from wherever the index has it or from `source`, a path or a URL.
+    """A distribution from the index, or from `source`, which is a path or a URL.
 
-    `beside` are such sources of what it needs and no index has either.
+    `extra_sources` are sources of dependencies that no index has.
     """
 
     distribution: str
@@ -49,15 +50,15 @@ class Installer(Protocol):
 
     def is_available(self) -> bool: ...
 
-    def install(self, wanted: WantedDistribution) -> None:
-        """Installs it, or puts it in the place of what was installed before."""
+    def install(self, target: WantedDistribution) -> None:
+        """Install it, replacing an earlier version."""
 
     def uninstall(self, distribution: str) -> None: ...
 
     def upgrade(self, distributions: Sequence[str]) -> None: ...
 
     def list_installed(self) -> dict[str, str]:
-        """Names and versions of everything it has installed."""
+        """Names and versions of all programs it has installed."""
 
 
 class UvInstaller:
@@ -66,14 +67,14 @@ class UvInstaller:
     def is_available(self) -> bool:
         return shutil.which("uv") is not None
 
-    def install(self, wanted: WantedDistribution) -> None:
-        words = ["uv", "tool", "install", *wanted.extra_options("--with")]
-        if wanted.source:
-            # A directory changes without its version changing.
-            words += ["--reinstall-package", wanted.distribution, "--from", wanted.source]
-            run_shown([*words, wanted.distribution])
+    def install(self, target: WantedDistribution) -> None:
+        command = ["uv", "tool", "install", *target.extra_options("--with")]
+        if target.source:
+            # A directory can change without a new version.
+            command += ["--reinstall-package", target.distribution, "--from", target.source]
+            run_shown([*command, target.distribution])
         else:
-            run_shown([*words, wanted.requirement])
+            run_shown([*command, target.requirement])
 
     def uninstall(self, distribution: str) -> None:
         run_shown(["uv", "tool", "uninstall", distribution])
@@ -83,8 +84,8 @@ class UvInstaller:
 
     def list_installed(self) -> dict[str, str]:
         lines = read_output(["uv", "tool", "list"]).splitlines()
-        found = (re.fullmatch(r"([A-Za-z0-9][\w.-]*) v(\S+).*", line) for line in lines)
-        return {match[1]: match[2] for match in found if match}
+        matches = (re.fullmatch(r"([A-Za-z0-9][\w.-]*) v(\S+).*", line) for line in lines)
+        return {match[1]: match[2] for match in matches if match}
 
 
 class PipxInstaller:
@@ -93,9 +94,9 @@ class PipxInstaller:
     def is_available(self) -> bool:
         return shutil.which("pipx") is not None
 
-    def install(self, wanted: WantedDistribution) -> None:
-        beside = wanted.extra_options("--preinstall")
-        run_shown(["pipx", "install", "--force", *beside, wanted.requirement])
+    def install(self, target: WantedDistribution) -> None:
+        options = target.extra_options("--preinstall")
+        run_shown(["pipx", "install", "--force", *options, target.requirement])
 
     def uninstall(self, distribution: str) -> None:
         run_shown(["pipx", "uninstall", distribution])
@@ -111,7 +112,7 @@ class PipxInstaller:
 
 @dataclass(frozen=True, slots=True)
 class PipInstaller:
-    """pip, in `programs/<distribution>` of the home; `bin` there has links to the programs."""
+    """pip in `programs/<distribution>` of the home, with links to its programs in `bin`."""
 
     home: Path
 
@@ -122,28 +123,28 @@ class PipInstaller:
     def is_available(self) -> bool:
         return find_spec("venv") is not None and find_spec("ensurepip") is not None
 
-    def install(self, wanted: WantedDistribution) -> None:
-        place = self._environment_path(wanted.distribution)
-        is_new = not place.exists()
+    def install(self, target: WantedDistribution) -> None:
+        environment = self._environment_path(target.distribution)
+        is_new = not environment.exists()
         try:
             if is_new:
-                place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                run_shown([sys.executable, "-P", "-m", "venv", str(place)])
-            requirements = (*wanted.extra_sources, wanted.requirement)
-            self._run_pip(wanted.distribution, "install", "--upgrade", *requirements)
-            self._link_scripts(wanted.distribution)
+                environment.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                run_shown([sys.executable, "-P", "-m", "venv", str(environment)])
+            requirements = (*target.extra_sources, target.requirement)
+            self._run_pip(target.distribution, "install", "--upgrade", *requirements)
+            self._link_scripts(target.distribution)
         except BaseException:
             if is_new:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(environment, ignore_errors=True)
             raise
 
     def uninstall(self, distribution: str) -> None:
-        place = self._environment_path(distribution)
+        environment = self._environment_path(distribution)
         for link in self._list_links():
-            if place in link.readlink().parents:
+            if environment in link.readlink().parents:
                 link.unlink()
-        shutil.rmtree(place)
-        for directory in (place.parent, self.home / "bin"):
+        shutil.rmtree(environment)
+        for directory in (environment.parent, self.home / "bin"):
             if directory.is_dir() and not any(directory.iterdir()):
                 directory.rmdir()
 
@@ -153,18 +154,23 @@ class PipInstaller:
             self._link_scripts(distribution)
 
     def list_installed(self) -> dict[str, str]:
-        places = self.home.joinpath("programs").glob("*/pyvenv.cfg")
-        found = (
-            (place.parent.name, self._find_distribution(place.parent.name)) for place in places
+        config_files = self.home.joinpath("programs").glob("*/pyvenv.cfg")
+        found_distributions = (
+            (config_file.parent.name, self._find_distribution(config_file.parent.name))
+            for config_file in config_files
         )
-        return {name: each.version for name, each in found if each is not None}
+        return {
+            name: installed.version
+            for name, installed in found_distributions
+            if installed is not None
+        }
 
     def _environment_path(self, distribution: str) -> Path:
         return self.home / "programs" / distribution
 
-    def _run_pip(self, distribution: str, *words: str) -> None:
+    def _run_pip(self, distribution: str, *arguments: str) -> None:
         python = self._environment_path(distribution) / "bin" / "python"
-        run_shown([str(python), "-P", "-m", "pip", "--disable-pip-version-check", *words])
+        run_shown([str(python), "-P", "-m", "pip", "--disable-pip-version-check", *arguments])
 
     def _find_distribution(self, distribution: str) -> "Distribution | None":
         from importlib.metadata import distributions
@@ -173,53 +179,53 @@ class PipInstaller:
         return next(iter(distributions(name=distribution, path=list(map(str, sites)))), None)
 
     def _find_source(self, distribution: str) -> str:
-        """Where it came from: a place that pip has noted down, else the index."""
-        found = self._find_distribution(distribution)
-        noted = found.read_text("direct_url.json") if found is not None else None
-        return str(json.loads(noted)["url"]) if noted else distribution
+        """The path or URL it was installed from, as recorded by pip, else its name."""
+        installed = self._find_distribution(distribution)
+        origin = installed.read_text("direct_url.json") if installed is not None else None
+        return str(json.loads(origin)["url"]) if origin else distribution
 
     def _list_links(self) -> list[Path]:
         return [path for path in self.home.joinpath("bin").glob("*") if path.is_symlink()]
 
     def _link_scripts(self, distribution: str) -> None:
-        found = self._find_distribution(distribution)
-        if found is None:
+        installed = self._find_distribution(distribution)
+        if installed is None:
             raise CrabupError(f"what was installed is not {distribution}; name what it is")
         directory = self.home / "bin"
         directory.mkdir(mode=0o700, exist_ok=True)
-        for script in found.entry_points.select(group="console_scripts"):
+        for script in installed.entry_points.select(group="console_scripts"):
             link = directory / script.name
             link.unlink(missing_ok=True)
             link.symlink_to(self._environment_path(distribution) / "bin" / script.name)
 
 
 def list_installers(home: Path) -> list[Installer]:
-    """Those that are here, best first."""
-    known: list[Installer] = [UvInstaller(), PipxInstaller(), PipInstaller(home)]
-    return [installer for installer in known if installer.is_available()]
+    """The available installers, best first."""
+    installers: list[Installer] = [UvInstaller(), PipxInstaller(), PipInstaller(home)]
+    return [installer for installer in installers if installer.is_available()]
 
 
 def choose_installer(home: Path) -> Installer:
-    found = list_installers(home)
-    if not found:
+    installers = list_installers(home)
+    if not installers:
         raise CrabupError(
             "there is no way to install programs here: uv and pipx are not on PATH, and this "
             "Python has no venv; install uv"
         )
-    return found[0]
+    return installers[0]
 
 
 def list_installed(home: Path) -> dict[str, tuple[Installer, str]]:
-    """Every program that any of them has, with its version."""
-    found: dict[str, tuple[Installer, str]] = {}
+    """All installed programs by name, with their installer and version."""
+    programs: dict[str, tuple[Installer, str]] = {}
     for installer in list_installers(home):
         for name, version in installer.list_installed().items():
-            found.setdefault(name, (installer, version))
-    return found
+            programs.setdefault(name, (installer, version))
+    return programs
 
 
 def run_shown(command: Sequence[str]) -> None:
-    """Its words are shown as they come, on stderr: they are no answer."""
+    """Run a command and show its output on stderr, because it is not the answer of crabup."""
     result = subprocess.run(
         command, stdout=sys.stderr.fileno(), env=clean_environment(), check=False
     )
@@ -239,15 +245,15 @@ def read_output(command: Sequence[str]) -> str:
         check=False,
     )
     if result.returncode != 0:
-        said = result.stderr.strip().splitlines()
+        error_lines = result.stderr.strip().splitlines()
         raise CrabupError(
-            f"{' '.join(command)} failed: {said[-1] if said else 'it says nothing'}; "
+            f"{' '.join(command)} failed: {error_lines[-1] if error_lines else 'it says nothing'}; "
             f"mend {command[0]} first"
         )
     return result.stdout
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what would make an installer think of the environment crabup itself is in."""
-    inside = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__")
-    return {name: value for name, value in os.environ.items() if name not in inside}
+    """The environment without variables that point installers at crabup's own environment."""
+    excluded = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__")
+    return {name: value for name, value in os.environ.items() if name not in excluded}

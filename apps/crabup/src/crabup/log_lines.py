@@ -1,4 +1,4 @@
-"""The lines of a service's log: the last ones, and those that come."""
+"""The lines of a service's log: the last ones, and new ones as they are written."""
 
 import os
 import time
@@ -10,12 +10,12 @@ from typing import BinaryIO
 from .errors import CrabupError
 from .programs import make_log_path
 
-# Between two looks at a file; a person reads no faster.
+# Seconds between two checks of a file; a person reads no faster.
 POLL_INTERVAL = 0.1
 
 
 def find_log(name: str, home: Path) -> Path:
-    """What it prints is in there too. Raises CommandError when it has none yet."""
+    """The log also has what the service prints. Raises CrabupError if there is none yet."""
     path = make_log_path(name, home)
     if not path.is_file():
         raise CrabupError(f"{name} has no log in {home}; `crabup {name} start` starts it")
@@ -23,14 +23,14 @@ def find_log(name: str, home: Path) -> Path:
 
 
 def read_last_lines(path: Path, count: int) -> tuple[list[str], int]:
-    """The last lines, and where the file ended then."""
+    """The last lines, and the position of the end of the file."""
     with path.open("rb") as file:
         lines = [decode_line(line) for line in deque(file, count)]
         return lines, file.tell()
 
 
 def follow_lines(path: Path, position: int) -> Iterator[str]:
-    """Every line from there on, for ever. A file that is turned over is read from its start."""
+    """Yield lines from a position on, for ever. A rotated file is read from its start."""
     while True:
         try:
             with path.open("rb") as file:
@@ -42,15 +42,15 @@ def follow_lines(path: Path, position: int) -> Iterator[str]:
 
 
 def read_lines(file: BinaryIO, path: Path) -> Iterator[str]:
-    """Until the file is replaced or emptied, and all of it was read."""
-    half = b""
+    """Yield lines until the file is replaced or emptied, and all of it was read."""
+    line = b""
     while True:
-        is_current = is_same_file(file, path)  # before the read: what comes later is not lost
-        while piece := file.readline():
-            half += piece
-            if half.endswith(b"\n"):
-                yield decode_line(half)
-                half = b""
+        is_current = is_same_file(file, path)  # checked before the read, so that no line is lost
+        while chunk := file.readline():
+            line += chunk
+            if line.endswith(b"\n"):
+                yield decode_line(line)
+                line = b""
         if not is_current:
             return
         time.sleep(POLL_INTERVAL)
@@ -58,11 +58,11 @@ def read_lines(file: BinaryIO, path: Path) -> Iterator[str]:
 
 def is_same_file(file: BinaryIO, path: Path) -> bool:
     try:
-        there = path.stat()
+        current = path.stat()
     except FileNotFoundError:
         return False
-    here = os.fstat(file.fileno())
-    return os.path.samestat(here, there) and here.st_size >= file.tell()
+    opened = os.fstat(file.fileno())
+    return os.path.samestat(opened, current) and opened.st_size >= file.tell()
 
 
 def decode_line(line: bytes) -> str:

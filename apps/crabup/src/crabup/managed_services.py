@@ -1,4 +1,4 @@
-"""Keeping: which service manager keeps a service of a home alive, and what it is told to start."""
+"""Which service manager runs a service of a home, and the unit it is given."""
 
 import hashlib
 import os
@@ -23,17 +23,17 @@ from .programs import CrabtalkProgram, find_executable, find_service_program, ma
 from .supervisor_manager import SupervisorManager
 
 LABEL_PREFIX = "ai.crabtalk."
-SUPERVISED = "supervised"  # by a process of ours, where the platform keeps none
-# A service manager that has not answered by then is as good as none.
+SUPERVISED = "supervised"  # by a process of crabup, if the platform has no service manager
+# Seconds. A service manager that takes longer counts as missing.
 PROBE_TIMEOUT = 10
 MANAGER_NAMES = {"linux": "systemd", "darwin": "launchd", "win32": "schtasks"}
-# A service that was too dead to turn its log over does so when it starts.
+# A log that is larger when its service starts is rotated: the service has not done so itself.
 MAX_LOG_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedService:
-    """A service, and what keeps it."""
+    """A service and its service manager."""
 
     name: str
     managed_by: str
@@ -42,7 +42,7 @@ class ManagedService:
 
     @property
     def manager_name(self) -> str:
-        """Who that is, in a sentence."""
+        """The manager's name in messages."""
         return "crabup" if self.managed_by == SUPERVISED else self.managed_by
 
     def status(self) -> UnitStatus:
@@ -50,14 +50,15 @@ class ManagedService:
 
 
 def make_label(name: str, home: Path) -> str:
-    """Two homes have two services of one name; that of the usual home has the plain label."""
+    """Labels differ between homes, because two homes can have services of one name. The default
+    home has the plain label."""
     if home == Path.home() / ".crabtalk":
         return LABEL_PREFIX + name
     return f"{LABEL_PREFIX}{name}.{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}"
 
 
 def find_platform_manager(platform: str = sys.platform) -> ServiceManager | None:
-    """The one of this machine, if it is there and runs."""
+    """The service manager of this machine, if it is installed and runs."""
     match platform:
         case "linux":
             probe = ["systemctl", "--user", "show-environment"]
@@ -67,8 +68,8 @@ def find_platform_manager(platform: str = sys.platform) -> ServiceManager | None
             probe = ["schtasks", "/query", "/fo", "csv", "/nh"]
         case _:
             return None
-    is_here = shutil.which(probe[0]) is not None and command_succeeds(probe)
-    return get_service_manager(platform=platform) if is_here else None
+    is_available = shutil.which(probe[0]) is not None and command_succeeds(probe)
+    return get_service_manager(platform=platform) if is_available else None
 
 
 def command_succeeds(command: Sequence[str]) -> bool:
@@ -87,8 +88,8 @@ def command_succeeds(command: Sequence[str]) -> bool:
 
 
 def plan_service(name: str, home: Path, *, platform: str = sys.platform) -> ManagedService:
-    """By the platform where it can, else by us. Raises CommandError without a program."""
-    ComponentPaths(home, name)  # or it is no name
+    """Use the platform's manager, else our supervisor. Raises CrabupError without a program."""
+    ComponentPaths(home, name)  # checks the name
     program = find_service_program(name)
     unit = make_unit(program, find_executable(program, home), home)
     manager = find_platform_manager(platform)
@@ -100,21 +101,21 @@ def plan_service(name: str, home: Path, *, platform: str = sys.platform) -> Mana
 def iterate_managers(
     name: str, home: Path, manager: ServiceManager | None, *, platform: str = sys.platform
 ) -> Iterator[ManagedService]:
-    """Whatever keeps it now; more than one, if the machine has got a service manager since."""
+    """The managers that have the service now. There are two if the machine got one meanwhile."""
     program = find_service_program(name)
-    # Only its label matters to who knows it already; the program may be gone.
+    # To find a unit only its label matters; the program may be gone.
     unit = make_unit(program, Path("/") / (program.executable or name), home)
     supervised = ManagedService(name, SUPERVISED, SupervisorManager(home, name), unit)
     if supervised.status().state != "absent":
         yield supervised
     if manager is not None:
-        kept = ManagedService(name, MANAGER_NAMES[platform], manager, unit)
-        if kept.status().state != "absent":
-            yield kept
+        managed = ManagedService(name, MANAGER_NAMES[platform], manager, unit)
+        if managed.status().state != "absent":
+            yield managed
 
 
 def list_managed_names(home: Path, manager: ServiceManager | None) -> set[str]:
-    """The services of this home that somebody was told to keep."""
+    """The services of this home that a manager was told to run."""
     run = home / "run"
     names = {path.stem for path in run.glob("*.pid")}
     locks = {path.name.removesuffix(".pid.lock") for path in run.glob("*.pid.lock")} - names
@@ -135,7 +136,7 @@ def make_unit(program: CrabtalkProgram, executable: Path, home: Path) -> Unit:
 
 
 def prepare_log(unit: Unit) -> None:
-    """The directory the platform opens the log in, and room in the log."""
+    """Make the directory of the log, and rotate the log if it is large."""
     if unit.log is None:
         return
     unit.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

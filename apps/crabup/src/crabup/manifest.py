@@ -1,6 +1,6 @@
-"""Manifests: what a package says it brings, checked. Strangers write them: nothing is trusted.
+"""Parses and checks package manifests. Strangers write them, so nothing in them is trusted.
 
-Touches no file but the one it is given; what a manifest leads to is decided in `plan`.
+It reads no file but the manifest; `install_plan` decides what a manifest leads to.
 """
 
 import re
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 class ManifestError(CrabupError):
-    """A manifest cannot be used, and why."""
+    """A manifest cannot be used. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackageAgent:
-    """An agent of a package. `mcps` is None where the manifest leaves open which it has."""
+    """An agent of a package. `mcps` is None if the manifest does not say which servers it has."""
 
     name: str
     description: str = ""
@@ -49,7 +49,7 @@ class PackageManifest:
     script: str = ""
     mcps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     agents: tuple[PackageAgent, ...] = ()
-    # Distributions, by the names of the commands they bring.
+    # The distribution of each command.
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -74,33 +74,33 @@ def parse_manifest(data: bytes, name: str) -> PackageManifest:
         document = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest of {name} is not TOML: {error}; report it") from None
-    with_reason = ManifestParser(name)
-    package = with_reason.read_table(document, "package")
-    if (called := with_reason.read_text(package, "name", "package")) != name:
-        raise ManifestError(f"the manifest of {name} is that of {called!r}; report it")
+    parser = ManifestParser(name)
+    package = parser.read_table(document, "package")
+    if (actual_name := parser.read_text(package, "name", "package")) != name:
+        raise ManifestError(f"the manifest of {name} is that of {actual_name!r}; report it")
     mcps = {
-        key: with_reason.parse_server(key, value)
-        for key, value in with_reason.read_table(document, "mcps").items()
+        key: parser.parse_server(key, value)
+        for key, value in parser.read_table(document, "mcps").items()
     }
-    checksum = with_reason.read_text(package, "checksum", "package")
+    checksum = parser.read_text(package, "checksum", "package")
     if checksum and not CHECKSUM_PATTERN.fullmatch(checksum):
-        raise with_reason.make_error("package.checksum must be sha256: and 64 hexadecimal digits")
+        raise parser.make_error("package.checksum must be sha256: and 64 hexadecimal digits")
     return PackageManifest(
         name,
         data,
-        with_reason.read_text(package, "description", "package"),
-        with_reason.read_text(package, "repository", "package"),
-        with_reason.read_text(package, "branch", "package"),
+        parser.read_text(package, "description", "package"),
+        parser.read_text(package, "repository", "package"),
+        parser.read_text(package, "branch", "package"),
         checksum,
-        with_reason.read_text(with_reason.read_table(package, "setup"), "script", "package.setup"),
+        parser.read_text(parser.read_table(package, "setup"), "script", "package.setup"),
         mcps,
         tuple(
-            with_reason.parse_agent(key, value, mcps)
-            for key, value in with_reason.read_table(document, "agents").items()
+            parser.parse_agent(key, value, mcps)
+            for key, value in parser.read_table(document, "agents").items()
         ),
         {
-            key: with_reason.parse_command(key, value)
-            for key, value in with_reason.read_table(document, "commands").items()
+            key: parser.parse_command(key, value)
+            for key, value in parser.read_table(document, "commands").items()
         },
     )
 
@@ -113,8 +113,8 @@ def check_package_name(name: str) -> None:
 
 
 def is_agent_name(name: str) -> bool:
-    """What the daemon takes for one, which is the name of a file too."""
-    is_odd = any(unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp") for each in name)
+    """The daemon's rule for names of agents, which are also names of files."""
+    is_odd = any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name)
     is_long = len(name) > 64 or len(name.encode(errors="replace")) > 192
     is_outside = bool(set(name) & set('/\\.[]"'))
     return bool(name) and name == name.strip() and not (is_odd or is_long or is_outside)
@@ -122,7 +122,7 @@ def is_agent_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ManifestParser:
-    """The manifest of `package`, being read: each method takes a value or says what is wrong."""
+    """Parses the manifest of `package`. Each method returns a value or raises ManifestError."""
 
     package: str
 
@@ -148,16 +148,16 @@ class ManifestParser:
         return tuple(values)
 
     def parse_server(self, name: str, value: Any) -> Mapping[str, Any]:
-        """An MCP server as an agent's file has it: what is not said is left out."""
+        """An MCP server as in an agent's file. Empty values are left out."""
         where = f"mcps.{name}"
         if not isinstance(value, dict):
             raise self.make_error(f"{where} must be a table")
         if not name.strip() or not name.isprintable():
             raise self.make_error(f"an MCP server cannot be called {name!r}")
         env: dict[str, Any] = self._read_typed(value, "env", f"{where}.env", dict, {}, "a table")
-        if not all(isinstance(each, str) and "\0" not in each for each in env.values()):
+        if not all(isinstance(entry, str) and "\0" not in entry for entry in env.values()):
             raise self.make_error(f"{where}.env must be a table of strings")
-        found: dict[str, Any] = {
+        server: dict[str, Any] = {
             "name": name,
             "command": self.read_text(value, "command", where),
             "args": list(self.read_texts(value, "args", where)),
@@ -165,14 +165,14 @@ class ManifestParser:
             "url": self.read_text(value, "url", where),
             "auth": self.read_text(value, "auth", where),
         }
-        if not found["command"].strip() and not found["url"]:
+        if not server["command"].strip() and not server["url"]:
             raise self.make_error(f"{where} has neither command nor url")
         if not self.read_flag(value, "auto_restart", where, True):
-            found["auto_restart"] = False
-        return {key: each for key, each in found.items() if each not in ("", [], {})}
+            server["auto_restart"] = False
+        return {key: entry for key, entry in server.items() if entry not in ("", [], {})}
 
     def parse_agent(
-        self, name: str, value: Any, known: Mapping[str, Mapping[str, Any]]
+        self, name: str, value: Any, servers: Mapping[str, Mapping[str, Any]]
     ) -> PackageAgent:
         where = f"agents.{name}"
         if not isinstance(value, dict):
@@ -185,40 +185,40 @@ class ManifestParser:
             self.read_text(value, "model", where),
             self.read_flag(value, "thinking", where, False),
             self.read_texts(value, "skills", where),
-            self._parse_servers(value, where, known) if "mcps" in value else None,
+            self._parse_servers(value, where, servers) if "mcps" in value else None,
         )
 
     def parse_command(self, name: str, value: Any) -> str:
-        """The distribution a command is in, under the name that Python has for it or Rust."""
+        """The distribution of a command. Its key is `distribution`, or `crate` as in Rust."""
         where = f"commands.{name}"
         if not isinstance(value, dict):
             raise self.make_error(f"{where} must be a table")
-        found = self.read_text(value, "distribution", where) or self.read_text(
+        distribution = self.read_text(value, "distribution", where) or self.read_text(
             value, "crate", where
         )
-        if not DISTRIBUTION_PATTERN.fullmatch(found):
+        if not DISTRIBUTION_PATTERN.fullmatch(distribution):
             raise self.make_error(f"{where} names no distribution")
-        return found
+        return distribution
 
     def _parse_servers(
-        self, value: Mapping[str, Any], where: str, known: Mapping[str, Mapping[str, Any]]
+        self, value: Mapping[str, Any], where: str, known_servers: Mapping[str, Mapping[str, Any]]
     ) -> tuple[Mapping[str, Any], ...]:
-        """Names of the manifest's own servers, or whole tables."""
+        """Parse a list of names in [mcps], and of whole tables."""
         entries: list[Any] = self._read_typed(value, "mcps", f"{where}.mcps", list, [], "a list")
-        found = []
+        servers = []
         for entry in entries:
             match entry:
-                case str() if entry in known:
-                    found.append(known[entry])
+                case str() if entry in known_servers:
+                    servers.append(known_servers[entry])
                 case str():
                     raise self.make_error(f"{where}.mcps names {entry!r}, which is not in [mcps]")
                 case {"name": str(name)}:
-                    found.append(self.parse_server(name, entry))
+                    servers.append(self.parse_server(name, entry))
                 case _:
                     raise self.make_error(f"{where}.mcps must hold names, or tables with a name")
-        if len({each["name"] for each in found}) < len(found):
+        if len({server["name"] for server in servers}) < len(servers):
             raise self.make_error(f"{where}.mcps has a name twice")
-        return tuple(found)
+        return tuple(servers)
 
     def _check_agent_name(self, name: str) -> None:
         if not is_agent_name(name):
@@ -231,9 +231,9 @@ class ManifestParser:
         where: str,
         kind: type[T],
         default: T,
-        what: str,
+        description: str,
     ) -> T:
         value = document.get(key, default)
         if not isinstance(value, kind):
-            raise self.make_error(f"{where} must be {what}")
+            raise self.make_error(f"{where} must be {description}")
         return value

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ home_option = click.option(
 )
 
 
-def resolve_home(given: Path | None) -> Path:
+def resolve_home(given_home: Path | None) -> Path:
     from crabtalk.transport import default_home
 
-    return given if given is not None else default_home()
+    return given_home if given_home is not None else default_home()
 
 
 def make_home(home: Path) -> None:
-    """As the daemon makes it: closed to others."""
+    """Make the home as the daemon does, readable only by its owner."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)

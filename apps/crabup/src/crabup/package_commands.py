@@ -1,4 +1,4 @@
-"""crabup pkg: packages of agents, skills, MCP servers and commands, from a registry."""
+"""crabup pkg: installs packages of agents, skills, MCP servers and commands from a registry."""
 
 import os
 import shlex
@@ -78,7 +78,7 @@ def pkg_add(
         raise CrabupError(f"no agent is called {agent!r}; name one of {home / 'agents'}")
     with open_package(name, home, path, registry, branch) as (manifest, repository):
         plan = make_plan(manifest, repository, agent)
-        make_receipt(plan, home)  # what is in the way is said before anybody is asked
+        make_receipt(plan, home)  # reports conflicts before the person is asked
         print_to_stderr(describe_plan(plan))
         if plan.script and not yes_run_setup:
             print_to_stderr(f"Its set-up runs this, as you:\n\n{plan.script.rstrip()}\n")
@@ -87,9 +87,9 @@ def pkg_add(
                     "nothing was changed; without a terminal to ask on, read it and say "
                     "--yes-run-setup"
                 )
-            confirm_change(f"Add {name}, and run that?", without="say --yes-run-setup")
+            confirm_change(f"Add {name}, and run that?", hint="say --yes-run-setup")
         elif not yes:
-            confirm_change(f"Add {name}?", without="say --yes")
+            confirm_change(f"Add {name}?", hint="say --yes")
         install_plan(plan, home, repository, lambda: check_with_daemon(plan, home))
     print_to_stderr(f"{name} is added")
 
@@ -153,7 +153,7 @@ def pkg_list(given_home: Path | None, in_json: bool) -> None:
 def open_package(
     name: str, home: Path, path: str | None, registry: str | None, branch: str | None
 ) -> Iterator[tuple["PackageManifest", Path | None]]:
-    """A package's manifest, and its repository for as long as it takes."""
+    """The manifest of a package, and its repository while the context lasts."""
     from .manifest import check_package_name, read_manifest
     from .repositories import REMOTE_PATTERN, open_repository
 
@@ -162,14 +162,14 @@ def open_package(
         with open_repository(path, branch or "", may_be_local=True) as root:
             yield read_manifest(root / f"{name}.toml", name), root
         return
-    place = registry or find_registry(home)
-    with open_repository(place, may_be_local=True) as root:
+    registry_location = registry or find_registry(home)
+    with open_repository(registry_location, may_be_local=True) as root:
         manifest = read_manifest(root / f"{name}.toml", name)
         if not manifest.repository:
             yield manifest, None
             return
-        # Who reads manifests from a disk of their own may name repositories on it.
-        is_local = not REMOTE_PATTERN.fullmatch(place)
+        # Only a local registry may name repositories on this machine.
+        is_local = not REMOTE_PATTERN.fullmatch(registry_location)
         with open_repository(
             manifest.repository, branch or manifest.branch, may_be_local=is_local
         ) as repository:
@@ -178,23 +178,23 @@ def open_package(
 
 def find_registry(home: Path) -> str:
     path = home / "config" / "crabup.toml"
-    place: Any = os.environ.get("CRABUP_REGISTRY")
-    if not place:
+    location: Any = os.environ.get("CRABUP_REGISTRY")
+    if not location:
         try:
-            place = tomllib.loads(path.read_text("utf-8")).get("registry")
+            location = tomllib.loads(path.read_text("utf-8")).get("registry")
         except FileNotFoundError:
-            place = None
+            location = None
         except ValueError as error:
             raise CrabupError(f"{path} is not valid TOML: {error}; mend it") from None
-    if not isinstance(place, str) or not place:
+    if not isinstance(location, str) or not location:
         raise CrabupError(
             f'say where packages are: --registry URL or DIR, or registry = "..." in {path}'
         )
-    return place
+    return location
 
 
 def describe_plan(plan: "InstallPlan") -> str:
-    """What somebody should know before they say yes. Programs that will run are named in full."""
+    """What a person should know before they say yes. Programs that will run are named in full."""
     manifest = plan.manifest
     lines = [f"{manifest.name}: {to_one_line(manifest.description, 200) or 'no description'}"]
     lines += [f"  agent {name}" for name in plan.agents]
@@ -203,7 +203,9 @@ def describe_plan(plan: "InstallPlan") -> str:
     lines += dict.fromkeys(
         f"  MCP server {to_one_line(describe_server(server))}" for server in servers
     )
-    lines += [f"  program {each}" for each in sorted(set(manifest.commands.values()))]
+    lines += [
+        f"  program {distribution}" for distribution in sorted(set(manifest.commands.values()))
+    ]
     if plan.agent:
         lines.append(f"  its MCP servers are for your agent {to_one_line(plan.agent)}")
     if manifest.repository:
@@ -213,16 +215,16 @@ def describe_plan(plan: "InstallPlan") -> str:
 
 
 def describe_server(server: Mapping[str, Any]) -> str:
-    """Its name, and all that will be run or connected to."""
+    """The server's name, and all that will be run or connected to."""
     if "url" in server:
         return f"{server['name']}: {server['url']}"
     environment = [f"{name}={value}" for name, value in server.get("env", {}).items()]
-    words = [*environment, server["command"], *server.get("args", [])]
-    return f"{server['name']}: {shlex.join(words)}"
+    command_line = [*environment, server["command"], *server.get("args", [])]
+    return f"{server['name']}: {shlex.join(command_line)}"
 
 
 def check_with_daemon(plan: "InstallPlan", home: Path) -> None:
-    """A daemon that runs takes the agents up; what it cannot use raises CommandError."""
+    """Have a running daemon load the agents. Raises CrabupError if it cannot use them."""
     problems = reload_daemon(home)
     for path in (f"agents/{name}.toml" for name in [*plan.agents, plan.agent] if name):
         for problem in problems:
@@ -231,7 +233,7 @@ def check_with_daemon(plan: "InstallPlan", home: Path) -> None:
 
 
 def reload_daemon(home: Path) -> list[str]:
-    """What is wrong with the set-up now, as the daemon has it; nothing without a daemon."""
+    """The daemon's problems after a reload; empty if no daemon runs."""
     from crabtalk.client import CannotConnectError, connect_sync
 
     try:
@@ -264,12 +266,12 @@ def build_row(receipt: Any, home: Path) -> dict[str, Any]:
 
 
 def format_row(row: dict[str, Any]) -> dict[str, str]:
-    words = [
+    additions = [
         f"{kind[:-1]} {name}" for kind in ("agents", "skills", "commands") for name in row[kind]
     ]
-    words += [f"MCP servers for {name}" for name in row["mcps_for"]]
+    additions += [f"MCP servers for {name}" for name in row["mcps_for"]]
     return {
         "name": row["name"],
-        "brings": ", ".join(words) or "nothing",
+        "brings": ", ".join(additions) or "nothing",
         "description": row["description"],
     }

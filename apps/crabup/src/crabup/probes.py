@@ -1,4 +1,4 @@
-"""Probing: what of a home answers, by trying it. Knows nothing of who keeps it alive."""
+"""Probes which services of a home answer. It knows nothing of service managers."""
 
 import http.client
 import json
@@ -11,14 +11,14 @@ from crabtalk.service import PortFile
 from crabtalk.transport import RunFiles
 
 DAEMON_NAME = "daemon"
-# To loopback: who has not answered by then is stuck.
+# Seconds. On loopback, a service that has not answered by then hangs.
 PROBE_TIMEOUT = 2.0
 MAX_HEALTH_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What was found where a service says it listens."""
+    """The result of a probe at the address a service has published."""
 
     state: Literal["running", "stale", "absent"]
     port: int | None = None
@@ -34,7 +34,7 @@ def probe_service(name: str, home: Path) -> ProbeResult:
 
 
 def probe_daemon(home: Path) -> ProbeResult:
-    """By a ping, over whatever it listens on."""
+    """Probe the daemon with a ping, over its socket or its port."""
     from crabtalk.client import ConnectionClosedError, ServerError, connect_sync
 
     files = RunFiles.for_home(home)
@@ -54,7 +54,7 @@ def probe_daemon(home: Path) -> ProbeResult:
 
 
 def probe_component(file: PortFile) -> ProbeResult:
-    """By a connection, and by its `/health` where it has one: the port may be anybody's by now."""
+    """Probe by a connection and `/health`: another program may have the port by now."""
     if not file.path.exists():
         return ProbeResult("absent")
     port = file.read_port()
@@ -70,14 +70,14 @@ def probe_component(file: PortFile) -> ProbeResult:
 
 
 def fetch_health(port: int) -> dict[str, object] | None:
-    """None from a service that has none, or is no HTTP server at all."""
+    """None if the service has no `/health`, or is no HTTP server."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT)
     try:
         connection.request("GET", "/health")
         response = connection.getresponse()
-        found = json.loads(response.read(MAX_HEALTH_BYTES)) if response.status == 200 else None
+        health = json.loads(response.read(MAX_HEALTH_BYTES)) if response.status == 200 else None
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     finally:
         connection.close()
-    return found if isinstance(found, dict) else None
+    return health if isinstance(health, dict) else None

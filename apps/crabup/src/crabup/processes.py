@@ -1,6 +1,7 @@
-"""Processes, told apart from those that get their numbers later: a pid and the moment it started.
+"""Processes, identified by pid and start time.
 
-A pid file outlives its process and even the machine's uptime, so a number alone proves nothing.
+A pid file outlives its process and even a reboot, and pids are reused, so a pid alone proves
+nothing.
 """
 
 import os
@@ -12,27 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Looking at another process again and again; nothing tells us when it changes.
+# Seconds between two checks of a process. Nothing notifies us when a process that is no child ends.
 POLL_INTERVAL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedProcess:
-    """One process that was seen alive. `started` is in the words of the platform."""
+    """A process that was seen alive. `started` is its start time in the platform's format."""
 
     pid: int
     started: str
 
     @classmethod
     def find_by_pid(cls, pid: int) -> "TrackedProcess | None":
-        """The one that has this number now; None for none, and for one that only waits to be
-        buried."""
-        started = get_start_time(pid)
-        return cls(pid, started) if started else None
+        """The process with this pid now; None if there is none, or it is a zombie."""
+        start_time = get_start_time(pid)
+        return cls(pid, start_time) if start_time else None
 
     @classmethod
     def from_json(cls, value: Any) -> "TrackedProcess | None":
-        """From a pid file, which may say anything."""
+        """Read from the JSON of a pid file, which may be damaged."""
         match value:
             case {"pid": int(pid), "started": str(started)} if pid > 1:
                 return cls(pid, started)
@@ -45,7 +45,7 @@ class TrackedProcess:
         return get_start_time(self.pid) == self.started != ""
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Signals this process, and never another one. One that is gone is no error."""
+        """Signal this process, and never another one. A process that is gone is no error."""
         with suppress(ProcessLookupError):
             if not hasattr(os, "pidfd_open"):
                 if self.is_alive():
@@ -53,7 +53,7 @@ class TrackedProcess:
                 return
             handle = os.pidfd_open(self.pid)
             try:
-                # The handle is held, so whatever is seen now is what gets the signal.
+                # The handle refers to one process: the one checked here is the one signalled.
                 if self.is_alive():
                     signal.pidfd_send_signal(handle, number)
             finally:
@@ -69,7 +69,7 @@ class TrackedProcess:
         return True
 
     def terminate(self, grace: float) -> None:
-        """SIGTERM, and SIGKILL to its whole group when that does not help in time."""
+        """Send SIGTERM, and SIGKILL to its process group if it does not end in time."""
         self.send_signal(signal.SIGTERM)
         if not self.wait(grace):
             with suppress(ProcessLookupError, PermissionError):
@@ -80,20 +80,20 @@ class TrackedProcess:
 
 
 def get_start_time(pid: int) -> str:
-    """Empty when there is no such process."""
+    """The start time; empty if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except FileNotFoundError:
         return "" if Path("/proc/self/stat").exists() else read_start_from_ps(pid)
     except OSError:
         return ""
-    # The name in parentheses may hold anything, parentheses too.
+    # The name in parentheses may contain anything, parentheses too.
     rest = text.rpartition(")")[2].split()
     return "" if rest[0] in "ZX" else f"{get_boot_id()}:{rest[19]}"
 
 
 def get_boot_id() -> str:
-    """Which boot it is: start times are counted from there."""
+    """The id of this boot. Start times are relative to the boot."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""

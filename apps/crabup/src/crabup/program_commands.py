@@ -1,4 +1,4 @@
-"""crabup pull, rm, update, list: crabtalk's programs, by way of the Python installers."""
+"""crabup pull, rm, update, list: crabtalk's programs, installed with Python installers."""
 
 import shutil
 from pathlib import Path
@@ -29,14 +29,14 @@ from .programs import PROGRAMS, PROGRAMS_BY_NAME, find_distribution, is_ours
 )
 @click.option(
     "--with",
-    "beside",
+    "extra_sources",
     metavar="PATH|URL",
     multiple=True,
     help="Something it needs, and no index has either.",
 )
 @home_option
 def pull(
-    name: str, version: str, source: str, beside: tuple[str, ...], given_home: Path | None
+    name: str, version: str, source: str, extra_sources: tuple[str, ...], given_home: Path | None
 ) -> None:
     """Install a program: daemon, tui, search, cron, telegram, wechat, web.
 
@@ -56,7 +56,7 @@ def pull(
         find_distribution(name),
         check_version(version),
         check_source(source),
-        tuple(map(check_source, beside)),
+        tuple(map(check_source, extra_sources)),
     )
     installer = choose_installer(home)
     make_home(home)
@@ -84,18 +84,20 @@ def rm(name: str, given_home: Path | None) -> None:
 
     home = resolve_home(given_home)
     distribution = find_distribution(name)
-    found = list_installed(home).get(distribution)
-    if found is None:
-        if name in PROGRAMS_BY_NAME and (place := shutil.which(PROGRAMS_BY_NAME[name].executable)):
+    installed = list_installed(home).get(distribution)
+    if installed is None:
+        if name in PROGRAMS_BY_NAME and (path := shutil.which(PROGRAMS_BY_NAME[name].executable)):
             raise CrabupError(
-                f"{distribution} was installed by other means ({place}); remove it by the same, "
+                f"{distribution} was installed by other means ({path}); remove it by the same, "
                 f"such as `pip uninstall {distribution}` in its environment"
             )
         raise CrabupError(f"{distribution} is not installed; `crabup list` says what is")
     if name in PROGRAMS_BY_NAME and PROGRAMS_BY_NAME[name].is_service:
-        for kept in iterate_managers(name, home, find_platform_manager()):
-            raise CrabupError(f"{name} is kept by {kept.manager_name}; `crabup {name} stop` first")
-    found[0].uninstall(distribution)
+        for managed in iterate_managers(name, home, find_platform_manager()):
+            raise CrabupError(
+                f"{name} is kept by {managed.manager_name}; `crabup {name} stop` first"
+            )
+    installed[0].uninstall(distribution)
     print_to_stderr(f"{distribution} is removed")
 
 
@@ -111,12 +113,12 @@ def update(given_home: Path | None) -> None:
       crabup update
     """
     home = resolve_home(given_home)
-    before = {name: found for name, found in list_installed(home).items() if is_ours(name)}
+    before = {name: entry for name, entry in list_installed(home).items() if is_ours(name)}
     if not before:
         raise CrabupError("nothing is installed; `crabup pull daemon` begins")
-    for installer in {found[0].name: found[0] for found in before.values()}.values():
+    for installer in {entry[0].name: entry[0] for entry in before.values()}.values():
         installer.upgrade(
-            [name for name, found in before.items() if found[0].name == installer.name]
+            [name for name, entry in before.items() if entry[0].name == installer.name]
         )
     after = list_installed(home)
     changed = [name for name in before if name in after and after[name][1] != before[name][1]]
@@ -154,24 +156,24 @@ def list_(given_home: Path | None, in_json: bool) -> None:
 
 
 def list_programs(home: Path) -> list[dict[str, Any]]:
-    """The table, and whatever else of ours is installed."""
-    found = list_installed(home)
+    """The known programs, and all other installed ones of ours."""
+    installed = list_installed(home)
     rows: list[dict[str, Any]] = []
     for program in PROGRAMS:
-        installer, version = found.pop(program.distribution, (None, None))
-        by = installer.name if installer is not None else None
-        if by is None and shutil.which(program.executable):
-            by = "other means"
+        installer, version = installed.pop(program.distribution, (None, None))
+        installed_by = installer.name if installer is not None else None
+        if installed_by is None and shutil.which(program.executable):
+            installed_by = "other means"
         rows.append(
             {
                 "name": program.name,
                 "program": program.executable,
                 "version": version,
-                "installed_by": by,
+                "installed_by": installed_by,
                 "description": program.description,
             }
         )
-    for name, (installer, version) in sorted(found.items()):
+    for name, (installer, version) in sorted(installed.items()):
         if is_ours(name):
             rows.append(
                 {
@@ -186,14 +188,14 @@ def list_programs(home: Path) -> list[dict[str, Any]]:
 
 
 def check_version(version: str) -> str:
-    """Raises CommandError for what an installer would read as something else."""
+    """Raises CrabupError for text that an installer could read as something else."""
     if version and not version.replace(".", "").replace("+", "").isalnum():
         raise CrabupError(f"{version!r} is no version; write one such as 0.1.0")
     return version
 
 
 def check_source(source: str) -> str:
-    """A path as an absolute one, a URL as it is."""
+    """Make a path absolute; leave a URL as it is."""
     if not source:
         return ""
     if source.startswith("-"):

@@ -1,4 +1,4 @@
-"""Programs: what crabtalk consists of, by the short names people use. Installs nothing."""
+"""Programs: the parts of crabtalk, by the short names people use. Installs nothing."""
 
 import os
 import re
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from .errors import CrabupError
 
-# As PEP 508 spells a distribution: nothing that an installer would take for an option or a place.
+# The names that PEP 508 allows: an installer takes none of them for an option or a path.
 DISTRIBUTION_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 DISTRIBUTION_PREFIX = "crabtalk-"
 
 
 @dataclass(frozen=True, slots=True)
 class CrabtalkProgram:
-    """A program, the distribution it comes in, and whether it runs by itself."""
+    """A program, its distribution, and whether it runs as a service."""
 
     name: str
     distribution: str
@@ -40,7 +40,7 @@ PROGRAMS_BY_NAME = {program.name: program for program in PROGRAMS}
 
 
 def find_distribution(name: str) -> str:
-    """A short name's, or any other as it is. Raises CommandError for what is no distribution."""
+    """The distribution of a short name, or the name itself. Raises CrabupError if it is neither."""
     if name in PROGRAMS_BY_NAME:
         return PROGRAMS_BY_NAME[name].distribution
     if not DISTRIBUTION_PATTERN.fullmatch(name):
@@ -51,13 +51,13 @@ def find_distribution(name: str) -> str:
 
 
 def is_ours(distribution: str) -> bool:
-    """Whether `crabup list` and `crabup update` are about it."""
+    """Whether `crabup list` and `crabup update` include it."""
     name = distribution.lower()
     return name in ("crabtalk", "crabup") or name.startswith(DISTRIBUTION_PREFIX)
 
 
 def find_service_program(name: str) -> CrabtalkProgram:
-    """The program behind `crabup NAME start`: one of the table, or anybody's."""
+    """The program of `crabup NAME start`: a known one, or a component of the user's."""
     program = PROGRAMS_BY_NAME.get(name)
     if program is None:
         return CrabtalkProgram(name, name, "", f"The crabtalk component {name}")
@@ -69,27 +69,27 @@ def find_service_program(name: str) -> CrabtalkProgram:
 
 
 def make_log_path(name: str, home: Path) -> Path:
-    """That of a service: the daemon's is called after its program."""
+    """The log of a service. The daemon's is named after its program."""
     return home / "logs" / f"{'crabtalkd' if name == 'daemon' else name}.log"
 
 
 def find_executable(program: CrabtalkProgram, home: Path) -> Path:
-    """On PATH, where installers put programs, or beside crabup. Absolute."""
+    """Search PATH, the directories of installers, and crabup's own. The path is absolute."""
     names = (
         [program.executable]
         if program.executable
         else [DISTRIBUTION_PREFIX + program.name, program.name]
     )
-    places = [
+    directories = [
         os.environ.get("PATH", os.defpath),
         str(home / "bin"),
         str(Path.home() / ".local" / "bin"),
         str(Path(sys.executable).parent),
     ]
     for name in names:
-        if found := shutil.which(name, path=os.pathsep.join(places)):
-            # Not resolved: a program that is a link is to stay one.
-            return Path(os.path.abspath(found))  # noqa: PTH100
+        if path := shutil.which(name, path=os.pathsep.join(directories)):
+            # Not resolved: a link must stay a link.
+            return Path(os.path.abspath(path))  # noqa: PTH100
     raise CrabupError(
         f"there is no program {' or '.join(names)} here; `crabup pull {program.name}` installs it"
     )

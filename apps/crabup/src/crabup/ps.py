@@ -1,4 +1,4 @@
-"""crabup ps: every service of a home in one view, whoever started it."""
+"""crabup ps: all services of a home in one table, however they were started."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,7 +72,7 @@ def list_services(home: Path) -> list[ServiceRow]:
     for name in [DAEMON_NAME, *sorted(names - {DAEMON_NAME})]:
         try:
             row = inspect_service(name, home, manager)
-        except (ComponentError, CrabupError):  # a file whose name no service could have
+        except (ComponentError, CrabupError):  # a file with an invalid service name
             row = ServiceRow(name, None, "stale", None, None)
         if row is not None:
             rows.append(row)
@@ -80,28 +80,33 @@ def list_services(home: Path) -> list[ServiceRow]:
 
 
 def inspect_service(name: str, home: Path, manager: "ServiceManager | None") -> ServiceRow | None:
-    """None when nobody ever heard of it."""
+    """None if neither a port file nor a manager knows the service."""
     from .managed_services import SUPERVISED, iterate_managers
     from .probes import DAEMON_NAME, probe_service
     from .supervisor_manager import SupervisorManager
 
-    answer = probe_service(name, home)
-    statuses = [(each.managed_by, each.status()) for each in iterate_managers(name, home, manager)]
-    by, status = next(
-        ((by, status) for by, status in statuses if status.state == "running"),
+    probe = probe_service(name, home)
+    statuses = [
+        (managed.managed_by, managed.status()) for managed in iterate_managers(name, home, manager)
+    ]
+    managed_by, status = next(
+        ((managed_by, status) for managed_by, status in statuses if status.state == "running"),
         statuses[0] if statuses else (None, None),
     )
-    if by == SUPERVISED and (record := SupervisorManager(home, name).find_record()) is not None:
-        by = SUPERVISED if record.has_supervisor() else None
+    if (
+        managed_by == SUPERVISED
+        and (record := SupervisorManager(home, name).find_record()) is not None
+    ):
+        managed_by = SUPERVISED if record.has_supervisor() else None
     if status is None:
-        if answer.state == "absent":
+        if probe.state == "absent":
             return None
-        return ServiceRow(name, answer.port, answer.state, answer.pid, None)
-    if answer.state == "running":
-        return ServiceRow(name, answer.port, "running", answer.pid or status.pid, by)
+        return ServiceRow(name, probe.port, probe.state, probe.pid, None)
+    if probe.state == "running":
+        return ServiceRow(name, probe.port, "running", probe.pid or status.pid, managed_by)
     if status.state == "running":
-        # Not everything has a port; what left a stale one is on its way to a new one.
-        has_more_to_do = name == DAEMON_NAME or answer.state == "stale"
-        word = "starting" if has_more_to_do else "running"
-        return ServiceRow(name, None, word, status.pid, by)
-    return ServiceRow(name, None, status.state, None, by)
+        # Not every service has a port. A stale port file means that a new one is on its way.
+        is_starting = name == DAEMON_NAME or probe.state == "stale"
+        word = "starting" if is_starting else "running"
+        return ServiceRow(name, None, word, status.pid, managed_by)
+    return ServiceRow(name, None, status.state, None, managed_by)

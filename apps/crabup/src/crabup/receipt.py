@@ -1,6 +1,6 @@
-"""Receipts: what a package has added to a home, so that exactly that can be taken away again.
+"""Receipts: what a package has added to a home, so that exactly that can be removed again.
 
-`packages/<name>.receipt.json` is there before the first file and gone after the last.
+`packages/<name>.receipt.json` is written before the first file and removed after the last.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ ALLOWED_ROOTS = ("agents", "skills", "packages", ".cache")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Paths are those in the home. `files` have the hash of what was written, `blocks` the text
-    that was added to a file of somebody's."""
+    """Paths are relative to the home. `files` has the hash of each written file, `blocks` the text
+    that was appended to a file of the user's."""
 
     package: str
     files: dict[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def make_receipt_path(home: Path, package: str) -> Path:
 
 
 def read_receipt(home: Path, package: str) -> Receipt | None:
-    """None when the package is not there. Raises CommandError for a receipt nobody can trust."""
+    """None if the package is not installed. Raises CrabupError for a damaged receipt."""
     path = make_receipt_path(home, package)
     try:
         value: Any = json.loads(path.read_bytes())
@@ -55,12 +55,12 @@ def read_receipt(home: Path, package: str) -> Receipt | None:
     try:
         receipt = Receipt(**value)
         paths = [*receipt.files, *receipt.directories, *receipt.blocks]
-        is_right = receipt.package == package and all(map(is_inside, paths))
-        is_right = is_right and all(isinstance(each, str) for each in receipt.commands)
-        is_right = is_right and "/" not in receipt.repository and receipt.repository != ".."
+        is_valid = receipt.package == package and all(map(is_inside, paths))
+        is_valid = is_valid and all(isinstance(command, str) for command in receipt.commands)
+        is_valid = is_valid and "/" not in receipt.repository and receipt.repository != ".."
     except (TypeError, AttributeError):
-        is_right = False
-    if not is_right:
+        is_valid = False
+    if not is_valid:
         raise CrabupError(f"{path} is damaged; remove by hand what it still names, and the file")
     return receipt
 
@@ -71,11 +71,11 @@ def is_inside(path: str) -> bool:
 
 
 def iterate_receipts(home: Path) -> Iterator[Receipt]:
-    """Of all packages, by name; damaged ones are passed over."""
+    """The receipts of all packages by name; damaged ones are skipped."""
     for path in sorted((home / "packages").glob(f"*{RECEIPT_SUFFIX}")):
         with suppress(CrabupError):
-            if (found := read_receipt(home, path.name.removesuffix(RECEIPT_SUFFIX))) is not None:
-                yield found
+            if (receipt := read_receipt(home, path.name.removesuffix(RECEIPT_SUFFIX))) is not None:
+                yield receipt
 
 
 def hash_data(data: bytes) -> str:

@@ -1,6 +1,6 @@
-"""Repositories: where manifests and what they speak of come from. A git repository or a directory.
+"""Repositories of manifests and packages: a git repository or a directory.
 
-Strangers' repositories are copied, never run: no hooks, no submodules, no odd transports.
+Strangers' repositories are copied, never run: no hooks, no submodules, no unusual transports.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .errors import CrabupError
 
-# A clone is one commit deep; what takes longer is stuck.
+# Seconds. A clone is one commit deep; one that takes longer hangs.
 CLONE_TIMEOUT = 300
 REMOTE_PATTERN = re.compile(r"(https|ssh)://.+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:.+")
 LOCAL_SCHEME = "file://"
@@ -27,30 +27,30 @@ def is_address(text: str) -> bool:
 
 
 @contextmanager
-def open_repository(place: str, branch: str = "", *, may_be_local: bool) -> Iterator[Path]:
-    """The files at `place`, a directory or the address of a repository, for a while."""
-    if place.startswith("-") or any(ord(character) < 32 for character in place):
-        raise CrabupError(f"{place!r} is no repository; name a directory or a URL")
-    is_local = not REMOTE_PATTERN.fullmatch(place)
+def open_repository(location: str, branch: str = "", *, may_be_local: bool) -> Iterator[Path]:
+    """The files at `location`, a directory or a repository's address, while the context lasts."""
+    if location.startswith("-") or any(ord(character) < 32 for character in location):
+        raise CrabupError(f"{location!r} is no repository; name a directory or a URL")
+    is_local = not REMOTE_PATTERN.fullmatch(location)
     if is_local and not may_be_local:
         raise CrabupError(
-            f"{place!r} is no repository that others can name; it must begin with https:// or ssh://"
+            f"{location!r} is no repository that others can name; it must begin with https:// or ssh://"
         )
-    if is_local and not place.startswith(LOCAL_SCHEME):
-        directory = Path(place).expanduser().absolute()
+    if is_local and not location.startswith(LOCAL_SCHEME):
+        directory = Path(location).expanduser().absolute()
         if not directory.is_dir():
-            raise CrabupError(f"{place} is no directory; name one, or a URL with https://")
+            raise CrabupError(f"{location} is no directory; name one, or a URL with https://")
         if not branch:
             yield directory
             return
-        place = str(directory)
+        location = str(directory)
     with tempfile.TemporaryDirectory(prefix="crabup-") as scratch:
         target = Path(scratch) / "repository"
-        clone_repository(place, target, branch, is_local=is_local)
+        clone_repository(location, target, branch, is_local=is_local)
         yield target
 
 
-def clone_repository(place: str, target: Path, branch: str, *, is_local: bool) -> None:
+def clone_repository(location: str, target: Path, branch: str, *, is_local: bool) -> None:
     if shutil.which("git") is None:
         raise CrabupError("git is not on PATH, and a repository needs it; install git")
     command = [
@@ -58,7 +58,7 @@ def clone_repository(place: str, target: Path, branch: str, *, is_local: bool) -
         *("clone", "--quiet", "--depth=1", "--single-branch", "--no-tags"),
         "--no-recurse-submodules",
         *([f"--branch={branch}"] if branch else []),
-        *("--", f"{LOCAL_SCHEME}{place}" if place.startswith("/") else place, str(target)),
+        *("--", f"{LOCAL_SCHEME}{location}" if location.startswith("/") else location, str(target)),
     ]
     environment = {
         **os.environ,
@@ -78,36 +78,37 @@ def clone_repository(place: str, target: Path, branch: str, *, is_local: bool) -
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CrabupError(f"git did not get {place} in {CLONE_TIMEOUT} s; try again") from None
+        raise CrabupError(f"git did not get {location} in {CLONE_TIMEOUT} s; try again") from None
     if result.returncode != 0:
-        said = result.stderr.strip().splitlines()
+        error_lines = result.stderr.strip().splitlines()
         raise CrabupError(
-            f"cannot get {place}: {said[-1] if said else 'git says nothing'}; check the address"
+            f"cannot get {location}: {error_lines[-1] if error_lines else 'git says nothing'}; "
+            "check the address"
         )
 
 
-def make_slug(place: str) -> str:
-    """The name of a directory for it: readable, and no other's."""
-    readable = re.sub(r"[^A-Za-z0-9-]", "-", place).strip("-")[-48:].strip("-")
-    return f"{readable}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:8]}"
+def make_slug(location: str) -> str:
+    """A directory name for a location: readable, and different for every location."""
+    readable = re.sub(r"[^A-Za-z0-9-]", "-", location).strip("-")[-48:].strip("-")
+    return f"{readable}-{hashlib.sha256(os.fsencode(location)).hexdigest()[:8]}"
 
 
 def list_files(root: Path) -> list[str]:
-    """Everything in a repository but git's own, sorted, as paths with `/`. Links are listed, not
+    """All files of a repository except git's own, sorted, as paths with `/`. Links are listed, not
     followed."""
-    found = []
+    paths = []
     for directory, names, files in os.walk(root):
         here = Path(directory)
         names[:] = [name for name in names if name != ".git"]
         links = [name for name in names if (here / name).is_symlink()]
-        found += [(here / name).relative_to(root).as_posix() for name in (*files, *links)]
-    return sorted(path for path in found if path != ".git")
+        paths += [(here / name).relative_to(root).as_posix() for name in (*files, *links)]
+    return sorted(path for path in paths if path != ".git")
 
 
 def compute_checksum(root: Path, manifest: str) -> str:
-    """Of what is in a repository, wherever it came from: paths, contents, and what may be run.
+    """A checksum over the paths, contents and executable bits of a repository.
 
-    `manifest`, which holds the checksum, may be in there too and does not count.
+    `manifest` is the file that holds the checksum, so it does not count.
     """
     total = hashlib.sha256()
     for name in list_files(root):
@@ -127,8 +128,9 @@ def compute_checksum(root: Path, manifest: str) -> str:
     return f"sha256:{total.hexdigest()}"
 
 
-def read_inside(root: Path, name: str, largest: int) -> bytes | None:
-    """A file of a repository, None without one. Raises CommandError for what leads out of it."""
+def read_inside(root: Path, name: str, max_bytes: int) -> bytes | None:
+    """Read a file of a repository; None if it is missing. Raises CrabupError for a path that leads
+    out of the repository."""
     path = root
     for part in name.split("/"):
         path /= part
@@ -138,6 +140,6 @@ def read_inside(root: Path, name: str, largest: int) -> bytes | None:
         return None
     if not path.is_file():
         raise CrabupError(f"{name} in the repository is not a file; report it")
-    if path.stat().st_size > largest:
-        raise CrabupError(f"{name} in the repository has more than {largest} bytes; report it")
+    if path.stat().st_size > max_bytes:
+        raise CrabupError(f"{name} in the repository has more than {max_bytes} bytes; report it")
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""crabup NAME start, stop, restart, logs: the same words for every service on every platform."""
+"""crabup NAME start, stop, restart, logs: the same commands for all services and platforms."""
 
 import shlex
 import sys
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from .managed_services import ManagedService
 
 VERBS = ("start", "stop", "restart", "logs")
-# A service that has lived so long, or answers, is taken to run.
+# Seconds. A service that answers, or has lived this long, counts as running.
 SETTLED_SECONDS = 1.0
-# What a daemon gets to answer its first ping.
+# Seconds that a daemon has to answer its first ping.
 ANSWER_TIMEOUT = 15.0
 POLL_INTERVAL = 0.02
 
 
 def build_service_group(name: str) -> click.Group:
-    """The commands about the service `name`."""
+    """The commands of the service `name`."""
 
     def help_of(summary: str, *examples: str) -> str:
         lines = "\n".join(f"  crabup {name} {example}" for example in examples)
@@ -90,21 +90,21 @@ def start_service(name: str, home: Path) -> None:
     from .managed_services import find_platform_manager, iterate_managers, plan_service, prepare_log
     from .probes import probe_service
 
-    kept = plan_service(name, home)
+    planned = plan_service(name, home)
     for other in iterate_managers(name, home, find_platform_manager()):
-        if other.managed_by != kept.managed_by and other.status().state == "running":
+        if other.managed_by != planned.managed_by and other.status().state == "running":
             raise CrabupError(
                 f"{name} is kept by {other.manager_name}; "
-                f"`crabup {name} restart` hands it to {kept.manager_name}"
+                f"`crabup {name} restart` hands it to {planned.manager_name}"
             )
-    if kept.status().state != "running" and probe_service(name, home).state == "running":
+    if planned.status().state != "running" and probe_service(name, home).state == "running":
         raise CrabupError(f"{name} runs already, {describe_stray(name, home)} first")
     make_home(home)
-    prepare_daemon(kept, home)
-    prepare_log(kept.unit)
-    ends = get_exit_count(kept)
-    kept.manager.start(kept.unit)
-    wait_until_running(kept, home, ends)
+    prepare_daemon(planned, home)
+    prepare_log(planned.unit)
+    ends = get_exit_count(planned)
+    planned.manager.start(planned.unit)
+    wait_until_running(planned, home, ends)
 
 
 def stop_service(name: str, home: Path) -> None:
@@ -113,40 +113,40 @@ def stop_service(name: str, home: Path) -> None:
     from .managed_services import find_platform_manager, iterate_managers
     from .probes import DAEMON_NAME, probe_service
 
-    found = list(iterate_managers(name, home, find_platform_manager()))
-    for kept in found:
-        stop_component(kept.unit, ComponentPaths(home, name), kept.manager)
+    managed_services = list(iterate_managers(name, home, find_platform_manager()))
+    for managed in managed_services:
+        stop_component(managed.unit, ComponentPaths(home, name), managed.manager)
     if name == DAEMON_NAME:
         remove_stale_port_file(home)
-    answer = probe_service(name, home)
-    if answer.state == "running":
-        pid = f" (pid {answer.pid})" if answer.pid else ""
+    probe = probe_service(name, home)
+    if probe.state == "running":
+        pid = f" (pid {probe.pid})" if probe.pid else ""
         raise CrabupError(f"{name} still runs{pid}, {describe_stray(name, home)}")
-    if answer.state == "stale" and name != DAEMON_NAME:
+    if probe.state == "stale" and name != DAEMON_NAME:
         ComponentPaths(home, name).port_file.path.unlink(missing_ok=True)
-    print_to_stderr(f"{name} is stopped" if found else f"{name} was not started")
+    print_to_stderr(f"{name} is stopped" if managed_services else f"{name} was not started")
 
 
 def restart_service(name: str, home: Path) -> None:
     from .managed_services import find_platform_manager, iterate_managers, plan_service, prepare_log
     from .probes import probe_service
 
-    kept = plan_service(name, home)  # before anything is stopped
-    found = list(iterate_managers(name, home, find_platform_manager()))
-    if not found and probe_service(name, home).state == "running":
+    planned = plan_service(name, home)  # before anything is stopped
+    managed_services = list(iterate_managers(name, home, find_platform_manager()))
+    if not managed_services and probe_service(name, home).state == "running":
         raise CrabupError(f"{name} runs already, {describe_stray(name, home)} first")
-    for other in found:
-        if other.managed_by != kept.managed_by:
+    for other in managed_services:
+        if other.managed_by != planned.managed_by:
             other.manager.stop(other.unit)
     make_home(home)
-    prepare_daemon(kept, home)
-    prepare_log(kept.unit)
-    kept.manager.restart(kept.unit)
-    wait_until_running(kept, home)
+    prepare_daemon(planned, home)
+    prepare_log(planned.unit)
+    planned.manager.restart(planned.unit)
+    wait_until_running(planned, home)
 
 
 def describe_stray(name: str, home: Path) -> str:
-    """Who may have started what nobody keeps, and how it is ended. A question starts a daemon."""
+    """How a service that no manager runs may have been started, and how to end it."""
     from crabtalk.transport import default_home
 
     from .probes import DAEMON_NAME
@@ -160,7 +160,7 @@ def describe_stray(name: str, home: Path) -> str:
 def print_logs(name: str, home: Path, count: int, is_followed: bool) -> None:
     from crabtalk.service import ComponentPaths
 
-    ComponentPaths(home, name)  # or it is no name
+    ComponentPaths(home, name)  # checks the name
     path = find_log(name, home)
     lines, position = read_last_lines(path, count)
     for line in lines:
@@ -172,77 +172,84 @@ def print_logs(name: str, home: Path, count: int, is_followed: bool) -> None:
                 sys.stdout.flush()
 
 
-def prepare_daemon(kept: "ManagedService", home: Path) -> None:
-    """What a first start of the daemon wants to know."""
+def prepare_daemon(service: "ManagedService", home: Path) -> None:
+    """Ask for what the daemon needs at its first start."""
     from .first_start import list_missing_variables, run_setup
     from .managed_services import SUPERVISED
     from .probes import DAEMON_NAME
 
-    if kept.name != DAEMON_NAME:
+    if service.name != DAEMON_NAME:
         return
-    run_setup(Path(kept.unit.command[0]), home, has_terminal())
-    if kept.managed_by != SUPERVISED and (names := list_missing_variables(home)):
+    run_setup(Path(service.unit.command[0]), home, has_terminal())
+    if service.managed_by != SUPERVISED and (names := list_missing_variables(home)):
         print_to_stderr(
             f"config.toml reads {', '.join(names)} from the environment, "
-            f"which {kept.managed_by} does not pass on; write the key itself into it"
+            f"which {service.managed_by} does not pass on; write the key itself into it"
         )
 
 
-def get_exit_count(kept: "ManagedService") -> int:
-    """How often it has ended under the supervisor it has."""
+def get_exit_count(service: "ManagedService") -> int:
+    """How often the service has ended under its present supervisor."""
     from .supervisor_manager import SupervisorManager
 
-    record = kept.manager.find_record() if isinstance(kept.manager, SupervisorManager) else None
+    record = (
+        service.manager.find_record() if isinstance(service.manager, SupervisorManager) else None
+    )
     return record.exit_count if record is not None and record.has_supervisor() else 0
 
 
-def wait_until_running(kept: "ManagedService", home: Path, ends: int = 0) -> None:
-    """Waits until it answers, or has lived for a while. Raises CommandError if it does neither,
-    or has ended more often than `ends`."""
+def wait_until_running(service: "ManagedService", home: Path, ends: int = 0) -> None:
+    """Wait until it answers, or has lived for a while. Raises CrabupError if it does neither, or
+    has ended more often than `ends`."""
     from .managed_services import SUPERVISED
     from .probes import DAEMON_NAME, probe_service
     from .supervisor_manager import SupervisorManager
 
     begin = time.monotonic()
     while True:
-        status, answer = kept.status(), probe_service(kept.name, home)
-        record = kept.manager.find_record() if isinstance(kept.manager, SupervisorManager) else None
-        # Its supervisor is the one to know how it ended, and may not have noticed yet.
+        status, probe = service.status(), probe_service(service.name, home)
+        record = (
+            service.manager.find_record()
+            if isinstance(service.manager, SupervisorManager)
+            else None
+        )
+        # The supervisor knows how it ended, but may not have noticed yet.
         has_failed = record.exit_count > ends if record is not None else status.state == "failed"
         if has_failed:
-            how = record.last_exit if record is not None else "ended"
+            description = record.last_exit if record is not None else "ended"
             raise CrabupError(
-                f"{kept.name} {how}{describe_last_line(kept.name, home)}; it is tried again until "
-                f"`crabup {kept.name} stop`"
+                f"{service.name} {description}{describe_last_line(service.name, home)}; "
+                f"it is tried again until `crabup {service.name} stop`"
             )
         lived = time.monotonic() - begin
-        if answer.state == "running" and status.state == "running":
+        if probe.state == "running" and status.state == "running":
             break
-        if status.state == "running" and kept.name != DAEMON_NAME and lived >= SETTLED_SECONDS:
+        if status.state == "running" and service.name != DAEMON_NAME and lived >= SETTLED_SECONDS:
             break
         if lived >= ANSWER_TIMEOUT:
             raise CrabupError(
-                f"{kept.name} was started, but does not answer; see `crabup {kept.name} logs`"
+                f"{service.name} was started, but does not answer; see `crabup {service.name} logs`"
             )
         time.sleep(POLL_INTERVAL)
-    pid = answer.pid or status.pid
-    until = " until the next reboot" if kept.managed_by == SUPERVISED else ""
+    pid = probe.pid or status.pid
+    until = " until the next reboot" if service.managed_by == SUPERVISED else ""
     print_to_stderr(
-        f"{kept.name} runs{f' (pid {pid})' if pid else ''}, kept by {kept.manager_name}{until}"
+        f"{service.name} runs{f' (pid {pid})' if pid else ''}, "
+        f"kept by {service.manager_name}{until}"
     )
 
 
 def describe_last_line(name: str, home: Path) -> str:
-    """What a service said last, if its log has anything."""
+    """The last line of a service's log, for an error message."""
     with suppress(CrabupError, OSError):
         lines, _ = read_last_lines(find_log(name, home), 20)
-        own = [line for line in lines if line.strip() and "INFO  crabup: " not in line]
-        return f": {to_one_line(own[-1], 200)}" if own else ""
+        own_lines = [line for line in lines if line.strip() and "INFO  crabup: " not in line]
+        return f": {to_one_line(own_lines[-1], 200)}" if own_lines else ""
     return ""
 
 
 def remove_stale_port_file(home: Path) -> None:
-    """The port file of a daemon that was too dead to remove it."""
+    """Remove the port file of a daemon that was killed."""
     from crabtalk.transport import RunFiles
 
     files = RunFiles.for_home(home)

@@ -1,8 +1,8 @@
-"""The supervisor: a process that starts one service again whenever it ends, and later each time.
+"""The supervisor: a process that restarts one service whenever it ends, with growing pauses.
 
 `python -m crabup.supervisor HOME NAME`, with the unit on standard input, returns when the service
-has been started or taken over; a process in the background then stays with it. SIGTERM ends both,
-SIGHUP is passed on, SIGUSR1 has the pid file written anew and a service that waits tried at once.
+has been started or taken over; a background process then supervises it. SIGTERM ends both, SIGHUP
+is passed on, and SIGUSR1 has the pid file written again and a waiting service started at once.
 """
 
 import fcntl
@@ -29,25 +29,25 @@ from .supervisor_manager import (
     parse_unit,
 )
 
-# How long after it ended a service is started again: doubled each time, until it has lasted.
+# Seconds until a service is restarted: doubled each time, until it has lived for LASTED_SECONDS.
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
 LASTED_SECONDS = 10.0
-# How often one that is no child of ours is looked at, and how often its log.
+# Seconds between two checks of a service that is no child of ours, and of the log.
 POLL_INTERVAL = 0.5
 IDLE_INTERVAL = 30.0
-# What a service that does not turn its log over by itself may fill, twice.
+# A log is rotated at this size, if the service does not rotate it itself. One old log is kept.
 MAX_LOG_BYTES = 16 * 1024 * 1024
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
 
 
 class Supervisor:
-    """One service and its process, until told to stop."""
+    """Runs one service until it is told to stop."""
 
-    def __init__(self, unit: Unit, keeper: SupervisorManager) -> None:
+    def __init__(self, unit: Unit, manager: SupervisorManager) -> None:
         self._unit = unit
-        self._manager = keeper
+        self._manager = manager
         self._popen: subprocess.Popen[bytes] | None = None
         self._child: TrackedProcess | None = None
         self._started_at = 0.0
@@ -60,8 +60,8 @@ class Supervisor:
         os.set_blocking(self._wakeup_write, False)
 
     def begin(self, before: SupervisorRecord | None) -> None:
-        """The first child, or the one that an earlier supervisor left. Raises OSError, and
-        UnitError when nobody could ever find us again."""
+        """Start the first child, or take over the child of an earlier supervisor. Raises OSError,
+        and UnitError if the pid file cannot be written, because no command could find us then."""
         for number in SIGNALS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
@@ -83,7 +83,7 @@ class Supervisor:
         self._manager.path.unlink(missing_ok=True)
 
     def _wait_for_signal(self) -> None:
-        """Until a signal comes, or something is due."""
+        """Wait until a signal comes, or something is due."""
         if self._child is None:
             timeout = max(0.0, self._restart_at - time.monotonic())
         else:
@@ -100,8 +100,8 @@ class Supervisor:
                 self._write_record()
 
     def _check_child(self) -> None:
-        if self._child is not None and (how := self._describe_exit()):
-            self._record_exit(how)
+        if self._child is not None and (description := self._describe_exit()):
+            self._record_exit(description)
         elif self._child is None and not self._is_stopping and time.monotonic() >= self._restart_at:
             self._restart_child()
         self._rotate_log()
@@ -138,7 +138,7 @@ class Supervisor:
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if os.waitid(os.P_PID, self._popen.pid, flags) is None:
             return ""
-        # Not buried yet, so that its number is still its group's and nobody else's.
+        # Not reaped yet, so that its pid and process group cannot be reused.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         code = self._popen.wait()
@@ -146,14 +146,16 @@ class Supervisor:
             f"ended with status {code}" if code >= 0 else f"was ended by {get_signal_name(-code)}"
         )
 
-    def _record_exit(self, how: str) -> None:
+    def _record_exit(self, description: str) -> None:
         if time.monotonic() - self._started_at >= LASTED_SECONDS:
             self._pause = FIRST_PAUSE
         self._child = self._popen = None
         self._exit_count += 1
-        self._last_exit = how
+        self._last_exit = description
         self._restart_at = time.monotonic() + self._pause
-        self._log_line(f"{self._manager.name} {how}; it is started again in {self._pause:g} s")
+        self._log_line(
+            f"{self._manager.name} {description}; it is started again in {self._pause:g} s"
+        )
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         self._write_record()
 
@@ -165,11 +167,11 @@ class Supervisor:
         self._popen.terminate()
         end = time.monotonic() + GRACE
         while not self._describe_exit():
-            if (left := end - time.monotonic()) <= 0:
+            if (remaining := end - time.monotonic()) <= 0:
                 os.killpg(self._popen.pid, signal.SIGKILL)
                 self._popen.wait()
                 return
-            if select.select([self._wakeup_read], [], [], left)[0]:
+            if select.select([self._wakeup_read], [], [], remaining)[0]:
                 os.read(self._wakeup_read, 512)
 
     def _write_record(self) -> None:
@@ -194,7 +196,7 @@ class Supervisor:
             os.write(log, f"{moment} INFO  crabup: {sentence}\n".encode(errors="backslashreplace"))
 
     def _rotate_log(self) -> None:
-        """Copied and emptied rather than renamed: the service goes on writing to the same file."""
+        """Copy and truncate instead of renaming: the service goes on writing to the same file."""
         log = self._unit.log
         with suppress(OSError):
             if log is not None and log.stat().st_size > MAX_LOG_BYTES:
@@ -204,7 +206,7 @@ class Supervisor:
 
 @contextmanager
 def open_log(log: Path | None) -> Iterator[int]:
-    """Anew each time: a service may have turned its log over."""
+    """Open the log each time, because the service may have rotated it."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     descriptor = os.open(log or os.devnull, flags, 0o600)
     try:
@@ -221,41 +223,41 @@ def get_signal_name(number: int) -> str:
 
 
 def main(home: str, name: str) -> int:
-    keeper = SupervisorManager(Path(home), name)
+    manager = SupervisorManager(Path(home), name)
     unit = parse_unit(sys.stdin.buffer.read())
-    lock = os.open(keeper.lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(manager.lock_path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return ALREADY_SUPERVISED
-    reading, writing = os.pipe()
+    read_end, write_end = os.pipe()
     if os.fork() != 0:
-        # The child says nothing when all is well.
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
+        # The child writes to the pipe only if it fails.
+        os.close(write_end)
+        with os.fdopen(read_end, "rb") as pipe:
             problem = pipe.read()
         os.write(2, problem)
         return 1 if problem else 0
-    os.close(reading)
+    os.close(read_end)
     os.setsid()
     os.chdir("/")
     detach_output(unit.log)
-    supervisor = Supervisor(unit, keeper)
+    supervisor = Supervisor(unit, manager)
     try:
-        supervisor.begin(keeper.find_record())
+        supervisor.begin(manager.find_record())
     except (OSError, UnitError) as error:
         sentence = str(error) if isinstance(error, UnitError) else f"{error}; install it again"
-        os.write(writing, f"{sentence}\n".encode(errors="backslashreplace"))
-        keeper.path.unlink(missing_ok=True)
+        os.write(write_end, f"{sentence}\n".encode(errors="backslashreplace"))
+        manager.path.unlink(missing_ok=True)
         return 1
-    os.close(writing)
+    os.close(write_end)
     write_lock_holder(lock)
     supervisor.run()
     return 0
 
 
 def write_lock_holder(lock: int) -> None:
-    """Says who holds it, once signals do no harm."""
+    """Write our pid into the lock file, once it is safe to send us signals."""
     process = TrackedProcess.find_by_pid(os.getpid())
     with suppress(OSError):
         os.ftruncate(lock, 0)
@@ -263,10 +265,10 @@ def write_lock_holder(lock: int) -> None:
 
 
 def detach_output(log: Path | None) -> None:
-    """From the pipes of whoever started us. What we would print in a crash goes into the log."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    """Detach from the caller's pipes. The output of a crash goes into the log."""
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
     with open_log(log) as output:
         os.dup2(output, 1)
         os.dup2(output, 2)

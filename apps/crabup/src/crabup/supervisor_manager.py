@@ -1,7 +1,7 @@
-"""Supervised: a service manager where the platform has none, as in containers and on WSL1.
+"""The service manager for platforms without one, such as containers and WSL1.
 
-Speaks like the others (`Manager`). Each service has a supervisor of its own, a process that starts
-it again whenever it ends; `run/<name>.pid` says who both are. The supervisor is in `supervisor`.
+Implements `ServiceManager`. Each service has a supervisor process of its own, which restarts the
+service whenever it ends; `run/<name>.pid` identifies both. The process is in `supervisor`.
 """
 
 import json
@@ -18,17 +18,17 @@ from crabtalk.transport import RunFiles, replace_file
 
 from .processes import POLL_INTERVAL, TrackedProcess
 
-# What a service gets to finish its work, and then its supervisor to notice.
+# Seconds that a service has to finish its work, and that its supervisor then has to notice.
 GRACE = 15.0
 NOTICE_SECONDS = 5.0
-# Of a supervisor on its way to its first child.
+# Seconds until a supervisor has started its first child.
 START_TIMEOUT = 30.0
 ALREADY_SUPERVISED = 3  # exit status of a supervisor that found another one
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorRecord:
-    """What a pid file says. `ends` counts how often the service ended by itself."""
+    """The content of a pid file. `exit_count` counts how often the service ended by itself."""
 
     supervisor: TrackedProcess | None = None
     child: TrackedProcess | None = None
@@ -37,7 +37,7 @@ class SupervisorRecord:
 
     @classmethod
     def read_file(cls, path: Path) -> "SupervisorRecord | None":
-        """None without a file. One that cannot be read says nothing of anybody."""
+        """None if there is no file. An unreadable file gives an empty record."""
         try:
             value: Any = json.loads(path.read_bytes())
         except FileNotFoundError:
@@ -46,12 +46,12 @@ class SupervisorRecord:
             return cls()
         if not isinstance(value, dict):
             return cls()
-        ends, last = value.get("ends"), value.get("last")
+        exit_count, last_exit = value.get("ends"), value.get("last")
         return cls(
             TrackedProcess.from_json(value.get("supervisor")),
             TrackedProcess.from_json(value.get("child")),
-            ends if isinstance(ends, int) else 0,
-            last if isinstance(last, str) else "",
+            exit_count if isinstance(exit_count, int) else 0,
+            last_exit if isinstance(last_exit, str) else "",
         )
 
     def write_file(self, path: Path) -> None:
@@ -72,7 +72,7 @@ class SupervisorRecord:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorManager:
-    """The service `name` of `home`, kept alive by a process of ours."""
+    """Manages the service `name` of `home` with a supervisor process."""
 
     home: Path
     name: str
@@ -83,23 +83,23 @@ class SupervisorManager:
 
     @property
     def lock_path(self) -> Path:
-        """Held by the supervisor as long as it lives; says who that is."""
+        """Locked by the supervisor as long as it lives. The file identifies it."""
         return self.path.with_suffix(".pid.lock")
 
     def find_record(self) -> SupervisorRecord | None:
-        """None when nobody was told to keep it. A supervisor whose file was lost writes it anew."""
-        found = SupervisorRecord.read_file(self.path)
-        if found is not None and found.has_supervisor():
-            return found
+        """None if the service was never started. A supervisor writes a lost pid file again."""
+        record = SupervisorRecord.read_file(self.path)
+        if record is not None and record.has_supervisor():
+            return record
         holder = self._find_supervisor()
         if holder is None:
-            return found
+            return record
         holder.send_signal(signal.SIGUSR1)
         end = time.monotonic() + NOTICE_SECONDS
         while time.monotonic() < end:
-            found = SupervisorRecord.read_file(self.path)
-            if found is not None and found.has_supervisor():
-                return found
+            record = SupervisorRecord.read_file(self.path)
+            if record is not None and record.has_supervisor():
+                return record
             time.sleep(POLL_INTERVAL)
         return SupervisorRecord(holder)
 
@@ -119,15 +119,15 @@ class SupervisorManager:
             "environment": dict(unit.environment),
             "log": str(unit.log) if unit.log is not None else None,
         }
-        # Names of files may hold what is no character; escaped, they come back as they were.
+        # File names may not be valid Unicode; JSON escapes restore them exactly.
         return json.dumps(value).encode()
 
     def start(self, unit: Unit) -> None:
-        """A service whose supervisor was killed goes on as it is, under a new one; one that its
-        supervisor would only try later is tried now."""
+        """A service whose supervisor was killed keeps running under a new one. A service that
+        waits for its next try is started now."""
         for directory in (self.home, self.path.parent, self.home / "logs"):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # -P: whatever lies in the current directory is nobody's module.
+        # -P: a file in the current directory must not be imported as a module.
         try:
             result = subprocess.run(
                 [sys.executable, "-P", "-m", "crabup.supervisor", str(self.home), self.name],
@@ -144,8 +144,10 @@ class SupervisorManager:
         ):
             holder.send_signal(signal.SIGUSR1)
         elif result.returncode not in (0, ALREADY_SUPERVISED):
-            said = result.stderr.decode(errors="replace").strip().splitlines()
-            raise UnitError(f"cannot start {self.name}: {said[-1] if said else 'no reason given'}")
+            error_lines = result.stderr.decode(errors="replace").strip().splitlines()
+            raise UnitError(
+                f"cannot start {self.name}: {error_lines[-1] if error_lines else 'no reason given'}"
+            )
 
     def stop(self, unit: Unit) -> None:
         record = self.find_record()
@@ -153,7 +155,7 @@ class SupervisorManager:
             return
         if record.supervisor is not None:
             record.supervisor.terminate(GRACE + NOTICE_SECONDS)
-        # Its supervisor may have been killed, by us or before.
+        # The supervisor may have been killed before it stopped its child.
         if (record := self.find_record()) is not None and record.child is not None:
             record.child.terminate(GRACE)
         self.path.unlink(missing_ok=True)
@@ -172,7 +174,7 @@ class SupervisorManager:
 
 
 def parse_unit(data: bytes) -> Unit:
-    """What `render` wrote."""
+    """Parse the output of `render`."""
     value = json.loads(data)
     return Unit(
         value["label"],

@@ -1,4 +1,4 @@
-"""crabtalk-cron: the command, its verbs, and how any of them ends."""
+"""The command `crabtalk-cron` and its subcommands."""
 
 import asyncio
 import signal
@@ -69,9 +69,9 @@ def run(home: Path, verbose: bool) -> None:
     from crabtalk.service import ComponentPaths, start_log
     from crabtalk.transport import remove_stale_temporary_files
 
-    place = ComponentPaths(home, "cron")
-    with place.hold_lock():
-        start_log(place.log_path, verbose=verbose)
+    paths = ComponentPaths(home, "cron")
+    with paths.hold_lock():
+        start_log(paths.log_path, verbose=verbose)
         remove_stale_temporary_files(home / "config")
         asyncio.run(run_until_stopped(home))
 
@@ -110,9 +110,9 @@ def print_next_times(count: int, home: Path, in_json: bool) -> None:
     """
     from .forecast import build_rows, list_next_times, to_json
 
-    found = read_crons_file(home)
-    report_problems(home, found)
-    times = [(entry, list_next_times(entry, count)) for entry in found.entries]
+    crons = read_crons_file(home)
+    report_problems(home, crons)
+    times = [(entry, list_next_times(entry, count)) for entry in crons.entries]
     if in_json:
         print_json({"entries": [to_json(entry, moments) for entry, moments in times]})
     elif times:
@@ -123,7 +123,7 @@ def print_next_times(count: int, home: Path, in_json: bool) -> None:
         print_to_stderr(
             f"there are no entries in {crons_path(home)}; docs/cron.md says how to write one"
         )
-    if found.mistakes:
+    if crons.mistakes:
         sys.exit(1)
 
 
@@ -141,27 +141,29 @@ def check(home: Path, in_json: bool) -> None:
     """
     from .forecast import list_next_times
 
-    found = read_crons_file(home)
-    idle = [entry.id for entry in found.entries if not list_next_times(entry, 1)]
+    crons = read_crons_file(home)
+    idle = [entry.id for entry in crons.entries if not list_next_times(entry, 1)]
     if in_json:
         print_json(
             {
                 "path": str(crons_path(home)),
-                "entries": len(found.entries),
-                "mistakes": [{"line": one.line, "text": one.text} for one in found.mistakes],
-                "remarks": [{"line": one.line, "text": one.text} for one in found.remarks],
+                "entries": len(crons.entries),
+                "mistakes": [
+                    {"line": remark.line, "text": remark.text} for remark in crons.mistakes
+                ],
+                "remarks": [{"line": remark.line, "text": remark.text} for remark in crons.remarks],
                 "never": idle,
             }
         )
     else:
-        report_problems(home, found)
+        report_problems(home, crons)
         for number in idle:
             print_to_stderr(
                 f"{crons_path(home)}: entry {number} is never fired: its times are past, or quiet"
             )
-        if not found.mistakes:
-            report_count(home, len(found.entries))
-    if found.mistakes:
+        if not crons.mistakes:
+            report_count(home, len(crons.entries))
+    if crons.mistakes:
         sys.exit(1)
 
 
@@ -182,10 +184,10 @@ def read_crons_file(home: Path) -> "CronsFile":
     return CronsFileWatcher(crons_path(home)).read_file()
 
 
-def report_problems(home: Path, found: "CronsFile") -> None:
-    def tell(remarks: "Iterable[FileRemark]") -> None:
+def report_problems(home: Path, crons: "CronsFile") -> None:
+    def print_remarks(remarks: "Iterable[FileRemark]") -> None:
         for remark in remarks:
             print_to_stderr(f"{crons_path(home)}, {remark}")
 
-    tell(found.mistakes)
-    tell(found.remarks)
+    print_remarks(crons.mistakes)
+    print_remarks(crons.remarks)

@@ -1,4 +1,7 @@
-"""Clock: time, chance and this machine's zone, in one object, so that a test can bring its own."""
+"""CronClock: time, random numbers and the local zone in one object, so that a test can replace it.
+
+Cron reads them nowhere else.
+"""
 
 import asyncio
 import random
@@ -15,14 +18,14 @@ class CronClock:
         return random.random()  # noqa: S311 - spreads load, keeps no secret
 
     def read_zone(self) -> object:
-        """Something that differs when this machine was given another zone."""
+        """A value that changes when this machine's zone is changed."""
         time.tzset()
         return time.tzname, time.timezone, time.altzone
 
-    async def wait(self, woken: asyncio.Event, seconds: float) -> None:
-        """Until `woken` is set, or about so long. Cancelled, nothing is left behind."""
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait until `event` is set, or for about `seconds`. Cancelled, nothing is left behind."""
         try:
             async with asyncio.timeout(seconds):
-                await woken.wait()
+                await event.wait()
         except TimeoutError:
             pass

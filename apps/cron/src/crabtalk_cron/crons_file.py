@@ -1,4 +1,4 @@
-"""Readings: what crons.toml says as a whole, and every mistake in it with its line."""
+"""Parses crons.toml as a whole. Every mistake is reported with its line."""
 
 import re
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ TOP_KEYS = {TABLE_NAME, "tz", "at_once"}
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileRemark:
-    """About one line of the file."""
+    """A mistake or a hint about one line of the file."""
 
     line: int
     text: str
@@ -36,58 +36,58 @@ class FileRemark:
 
 @dataclass(slots=True)
 class CronsFile:
-    """What was understood. Entries with a mistake are not among the entries."""
+    """The content of the file. Entries with a mistake are left out."""
 
     entries: list[CronEntry] = field(default_factory=list)
-    table_numbers: list[int] = field(default_factory=list)  # of each of them among the tables
+    table_numbers: list[int] = field(default_factory=list)  # each entry's index among the tables
     at_once: int = DEFAULT_AT_ONCE
     mistakes: list[FileRemark] = field(default_factory=list)
-    remarks: list[FileRemark] = field(default_factory=list)  # odd, but clear enough
+    remarks: list[FileRemark] = field(default_factory=list)  # unusual, but unambiguous
 
 
 def parse_crons_file(text: str) -> CronsFile:
-    """Never raises: what is wrong is among the mistakes."""
-    found = CronsFile()
+    """Never raises: errors are among the mistakes."""
+    result = CronsFile()
     try:
         document = parse_document(text)
     except DocumentError as error:
-        found.mistakes.append(FileRemark(error.line, f"{error}; this is not TOML"))
-        return found
+        result.mistakes.append(FileRemark(error.line, f"{error}; this is not TOML"))
+        return result
     tables = document.get(TABLE_NAME, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        found.mistakes.append(FileRemark(1, f"write each entry as a [[{TABLE_NAME}]] table"))
-        return found
-    CronsFileParser(text, document, found).parse(tables)
-    found.mistakes.sort()
-    found.remarks.sort()
-    return found
+        result.mistakes.append(FileRemark(1, f"write each entry as a [[{TABLE_NAME}]] table"))
+        return result
+    CronsFileParser(text, document, result).parse(tables)
+    result.mistakes.sort()
+    result.remarks.sort()
+    return result
 
 
 class CronsFileParser:
-    """Reads the tables of one document into a Reading."""
+    """Parses the tables of one document into a CronsFile."""
 
-    def __init__(self, text: str, document: dict[str, Any], found: CronsFile) -> None:
+    def __init__(self, text: str, document: dict[str, Any], result: CronsFile) -> None:
         self._text = text
         self._document = document
-        self._result = found
+        self._result = result
         self._lines: list[dict[str, int]] | None = None
-        self._places_by_id: dict[int, int] = {}  # by id
+        self._places_by_id: dict[int, int] = {}  # the index of each entry's table
 
     def parse(self, tables: list[dict[str, Any]]) -> None:
         zone = self._parse_top_level()
-        for place, table in enumerate(tables):
+        for number, table in enumerate(tables):
             try:
                 entry = parse_entry(table, zone)
                 self._check_id_is_new(entry, tables)
             except EntryError as error:
                 self._result.mistakes.append(
-                    FileRemark(self._find_line(place, error.key), str(error))
+                    FileRemark(self._find_line(number, error.key), str(error))
                 )
             else:
-                self._places_by_id[entry.id] = place
+                self._places_by_id[entry.id] = number
                 self._result.entries.append(entry)
-                self._result.table_numbers.append(place)
-                self._remark_on(place, table)
+                self._result.table_numbers.append(number)
+                self._remark_on(number, table)
 
     def _check_id_is_new(self, entry: CronEntry, tables: list[dict[str, Any]]) -> None:
         if entry.id in self._places_by_id:
@@ -98,7 +98,7 @@ class CronsFileParser:
             )
 
     def _parse_top_level(self) -> tzinfo:
-        """What is said for all entries: the zone, and how many are fired at once."""
+        """The settings for all entries: the zone, and how many turns run at once."""
         at_once = self._document.get("at_once", DEFAULT_AT_ONCE)
         if type(at_once) is int and 1 <= at_once <= MAX_AT_ONCE:
             self._result.at_once = at_once
@@ -112,49 +112,49 @@ class CronsFileParser:
             self._add_top_mistake(error.key, str(error))
             return LOCAL_ZONE
 
-    def _remark_on(self, place: int, table: dict[str, Any]) -> None:
+    def _remark_on(self, number: int, table: dict[str, Any]) -> None:
         for key in table.keys() - KINDS.keys():
             self._result.remarks.append(
-                FileRemark(self._find_line(place, key), describe_ignored(key))
+                FileRemark(self._find_line(number, key), describe_ignored(key))
             )
         if "created_by" not in table:
             self._remark_on_creator(
-                place, choose_default_creator(table.get("sender", DEFAULT_SENDER))
+                number, choose_default_creator(table.get("sender", DEFAULT_SENDER))
             )
         ends = [key for key in ("quiet_start", "quiet_end") if key in table]
         if len(ends) == 1:
             self._result.remarks.append(
                 FileRemark(
-                    self._find_line(place, ends[0]),
+                    self._find_line(number, ends[0]),
                     f"{ends[0]} alone means nothing and is ignored; set both ends of quiet hours",
                 )
             )
 
-    def _remark_on_creator(self, place: int, creator: str) -> None:
+    def _remark_on_creator(self, number: int, creator: str) -> None:
         if creator != OWNER:
             text = (
                 f"its turns have the rights of {creator}, not yours, as they speak in that "
                 f'conversation; add created_by = "{OWNER}" to give them yours'
             )
-            self._result.remarks.append(FileRemark(self._find_line(place, "sender"), text))
+            self._result.remarks.append(FileRemark(self._find_line(number, "sender"), text))
 
     def _add_top_mistake(self, key: str, message: str) -> None:
         self._result.mistakes.append(FileRemark(self._find_top_line(key), message))
 
-    def _find_line(self, place: int, key: str) -> int:
+    def _find_line(self, number: int, key: str) -> int:
         if self._lines is None:
             self._lines = find_entry_lines(self._text)
-        if place >= len(self._lines):  # entries written as one array
+        if number >= len(self._lines):  # entries written as one array
             return self._find_top_line(TABLE_NAME)
-        lines = self._lines[place]
+        lines = self._lines[number]
         return lines.get(key, lines[""])
 
     def _find_top_line(self, key: str) -> int:
-        """That of a key of no table."""
-        said = re.search(
+        """The line of a key outside of all tables."""
+        match = re.search(
             rf'^[ \t]*["\']?{re.escape(key)}["\']?[ \t]*[=.]', self._text, re.MULTILINE
         )
-        return self._text.count("\n", 0, said.start()) + 1 if said else 1
+        return self._text.count("\n", 0, match.start()) + 1 if match else 1
 
 
 def describe_ignored(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Entries: what one table of crons.toml says, as a value. Of files and lines it knows nothing."""
+"""Entries: one table of crons.toml as a value. It knows nothing of files and lines."""
 
 import re
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ CLOCK_PATTERN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 
 @dataclass(frozen=True, slots=True)
 class CronEntry:
-    """`agent` is told `content` whenever the schedule says so."""
+    """Sends `content` to `agent` at the times of the schedule."""
 
     id: int
     schedule: CronSchedule
@@ -42,19 +42,19 @@ class CronEntry:
     content: str
     sender: str = DEFAULT_SENDER
     once: bool = False
-    jitter: float = 0.0  # seconds it may come later
+    jitter: float = 0.0  # largest random delay in seconds
     created_by: str = OWNER  # the sender whose rights its turns have
     mode: str = ""  # the permission mode of its turns; empty: the conversation's
 
     @property
     def title(self) -> str:
-        """For logs: which one it is, and nothing of what a message says."""
-        what = self.content.split()[0] if self.content.startswith("/") else "a message"
-        return f"cron {self.id} ({what} to {self.agent})"
+        """For logs: identifies the entry without the text of its message."""
+        description = self.content.split()[0] if self.content.startswith("/") else "a message"
+        return f"cron {self.id} ({description} to {self.agent})"
 
 
 class EntryError(ValueError):
-    """What is wrong with an entry, and which key it is about."""
+    """An error in an entry, and the key it is about."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class EntryError(ValueError):
 
 
 def parse_entry(table: dict[str, Any], zone: tzinfo) -> CronEntry:
-    """Raises MistakeError."""
+    """Raises EntryError."""
     for key, kind in KINDS.items():
         check_kind(table, key, kind)
     for key in ("id", "schedule", "agent"):
@@ -93,10 +93,11 @@ def parse_entry(table: dict[str, Any], zone: tzinfo) -> CronEntry:
 
 
 def choose_default_creator(sender: str) -> str:
-    """Who set a job up that does not say so.
+    """The creator of an entry that does not name one.
 
-    The file is in the daemon's home, so it was the owner. But a job that speaks in somebody else's
-    conversation reads what they wrote there, and must not act on it with the owner's rights.
+    The file is in the daemon's home, so the owner wrote it. But an entry that writes in another
+    person's conversation reads that person's messages, and must not act on them with the owner's
+    rights.
     """
     is_own = sender in (DEFAULT_SENDER, OWNER) or sender.startswith(
         (f"{DEFAULT_SENDER}:", f"{OWNER}~")
@@ -106,7 +107,7 @@ def choose_default_creator(sender: str) -> str:
 
 def check_kind(table: dict[str, Any], key: str, kind: type | tuple[type, ...]) -> None:
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    # By type and not by isinstance: to Python, true is a number.
+    # type() instead of isinstance(), because bool is a subclass of int.
     if key in table and type(table[key]) not in kinds:
         raise EntryError(key, f"{key} must be {KIND_NAMES[kinds[0]]}")
 
@@ -128,16 +129,16 @@ def parse_zone(table: dict[str, Any], default: tzinfo) -> tzinfo:
 
 
 def parse_quiet_hours(table: dict[str, Any]) -> QuietHours | None:
-    """None unless both ends are there, as RFC 0080 has it."""
+    """None unless both ends are there, as in RFC 0080."""
     ends = [parse_clock_time(table, key) for key in ("quiet_start", "quiet_end") if key in table]
     return QuietHours(*ends) if len(ends) == 2 else None
 
 
 def parse_clock_time(table: dict[str, Any], key: str) -> time:
-    found = CLOCK_PATTERN.fullmatch(table[key])
-    if not found:
+    match = CLOCK_PATTERN.fullmatch(table[key])
+    if not match:
         raise EntryError(key, f"{key} {table[key]!r} is no time; write one like 23:00")
-    return time(int(found[1]), int(found[2]))
+    return time(int(match[1]), int(match[2]))
 
 
 def parse_content(table: dict[str, Any]) -> str:
@@ -156,6 +157,6 @@ def parse_content(table: dict[str, Any]) -> str:
 
 def parse_jitter(table: dict[str, Any]) -> float:
     jitter = float(table.get("jitter", 0))
-    if not 0 <= jitter <= MAX_JITTER:  # and so is no nan
+    if not 0 <= jitter <= MAX_JITTER:  # also refuses nan
         raise EntryError("jitter", f"jitter is a number of seconds, {MAX_JITTER} at most")
     return jitter

@@ -1,4 +1,4 @@
-"""Firing: an entry's turn at the daemon. Says StreamMsg, and nothing else (RFC 0080)."""
+"""Runs an entry's turn at the daemon. Sends StreamMsg, and nothing else (RFC 0080)."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -10,12 +10,12 @@ from crabtalk.protocol import wire
 from .entry import CronEntry
 
 
-async def run_turn(home: Path, entry: CronEntry, begun: Callable[[], Awaitable[None]]) -> str:
-    """Has the agent told, and reads its answer to the end: it is kept in the conversation.
+async def run_turn(home: Path, entry: CronEntry, on_begin: Callable[[], Awaitable[None]]) -> str:
+    """Send the message and read the answer to its end. The conversation stores the answer.
 
-    `begun` is called once, when the daemon has taken the turn on. Returns the error the turn ended
-    with, or nothing. Raises what a client's stream raises; CannotConnectError means that the
-    daemon has heard nothing. Cancelled, the turn goes on without us.
+    `on_begin` is called once, when the daemon has accepted the turn. Returns the error the turn
+    ended with, or an empty text. Raises what a client's stream raises; CannotConnectError means
+    that the daemon did not get the message. Cancelled, the turn goes on at the daemon.
     """
     has_begun = False
     error = ""
@@ -28,7 +28,7 @@ async def run_turn(home: Path, entry: CronEntry, begun: Callable[[], Awaitable[N
                 sender=entry.sender,
                 detach=True,
                 mode=entry.mode or None,
-                # Nobody is there to say yes: a call that needs it is refused at once.
+                # No person is there to approve: a call that needs it is refused at once.
                 unattended=True,
                 origin=entry.created_by,
             )
@@ -37,7 +37,7 @@ async def run_turn(home: Path, entry: CronEntry, begun: Callable[[], Awaitable[N
         async for event in events:
             if not has_begun:
                 has_begun = True
-                await begun()
+                await on_begin()
             if isinstance(event, wire.StreamEnd):
                 error = event.error
     return error

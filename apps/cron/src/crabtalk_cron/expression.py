@@ -1,7 +1,7 @@
-"""Expressions: when something happens, in five to seven fields or a word like @daily.
+"""Cron expressions: five to seven fields, or a word like @daily.
 
-An expression is brought into the one form that cronsim reads, which then finds the times. Of time
-zones and quiet hours it knows nothing. The dialect is described in docs/cron.md.
+An expression is normalised into the form that cronsim reads, which then computes the times. It
+knows nothing of time zones and quiet hours. docs/cron.md describes the dialect.
 """
 
 from collections.abc import Iterator
@@ -37,11 +37,11 @@ NICKNAMES = {
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
-    """When something happens. Two that mean the same are equal, however they were written."""
+    """A set of times. Expressions with the same meaning are equal, however they were written."""
 
     fields: str  # six, as cronsim reads them
-    years: tuple[int, ...]  # none: every year
-    is_hourly: bool  # happens in every hour of the days it is for
+    years: tuple[int, ...]  # empty: every year
+    is_hourly: bool  # it has times in every hour of its days
 
     @classmethod
     def parse(cls, text: str) -> "CronExpression":
@@ -62,31 +62,31 @@ class CronExpression:
         parts = [SECOND.parse(second), MINUTE.parse(minute), HOUR.parse(hour)]
         parts += [MONTH_DAY.parse(month_day), MONTH.parse(month), day.parse(week_day)]
         years = YEAR.parse(words[5]).values if len(words) == 6 else ()
-        found = cls(" ".join(part.to_cronsim for part in parts), years, parts[2].is_all)
-        if not found.is_possible():
+        expression = cls(" ".join(part.to_cronsim for part in parts), years, parts[2].is_all)
+        if not expression.is_possible():
             raise ExpressionError("none of its months has such a day; choose another day")
-        return found
+        return expression
 
     def is_possible(self) -> bool:
-        """Whether there is such a day in any year."""
+        """Whether any year has such a day."""
         try:
             return next(self._search(datetime(2000, 1, 1)), None) is not None
         except CronSimError:
             return False
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The first time later than `moment`, both as clocks show them; None after the last."""
+        """The first time after `moment`, both as wall time; None after the last."""
         while True:
             start = self._skip_to_matching_year(moment)
             if start is None:
                 return None
-            found = next(self._search(start), None)
-            if found is None or not self.years or found.year in self.years:
-                return found
-            moment = found
+            time = next(self._search(start), None)
+            if time is None or not self.years or time.year in self.years:
+                return time
+            moment = time
 
     def _skip_to_matching_year(self, moment: datetime) -> datetime | None:
-        """`moment`, or else the last one before the next of its years; None after the last."""
+        """`moment`, or the last second before the next matching year; None after the last."""
         if not self.years or moment.year in self.years:
             return moment
         ahead = (year for year in self.years if year > moment.year)
@@ -97,6 +97,6 @@ class CronExpression:
 
     def _search(self, start: datetime) -> Iterator[datetime]:
         search = CronSim(self.fields, start)
-        # Of two days that are both given, cronsim would take either.
+        # If both kinds of days are given, cronsim would match either of them by default.
         search.day_and = True
         return search

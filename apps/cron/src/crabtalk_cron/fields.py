@@ -1,6 +1,7 @@
-"""Fields: the words of an expression, read into the values they mean.
+"""Parses the fields of an expression into sets of values.
 
-Days of the week come out with Sunday as 0, however they went in: that is how cronsim counts them.
+The dialects number the days of the week differently; the parsed values always have Sunday as 0, as
+cronsim does.
 """
 
 from dataclasses import dataclass
@@ -15,16 +16,16 @@ DAYS = ("SUNDAY", "MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATUR
 
 
 class ExpressionError(ValueError):
-    """Not an expression. Says which field is wrong, and what would be right."""
+    """Not a valid expression. Says which field is wrong, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldValues:
-    """What one field says."""
+    """The values of one field."""
 
     values: tuple[int, ...]
-    is_all: bool  # and then it has no values
-    month_days: tuple[str, ...] = ()  # as cronsim reads them: days that depend on the month
+    is_all: bool  # every value; `values` is empty then
+    month_days: tuple[str, ...] = ()  # days that depend on the month, as cronsim reads them
 
     @property
     def to_cronsim(self) -> str:
@@ -33,7 +34,7 @@ class FieldValues:
 
 @dataclass(frozen=True, slots=True)
 class CronField:
-    """A field's name for people, what can be in it, and how its items are read."""
+    """A kind of field: its name for people, its range, and how its items are parsed."""
 
     name: str
     low: int
@@ -41,7 +42,7 @@ class CronField:
     names: tuple[str, ...] = ()
     first_name: int = 0
     sunday: int = 0
-    last: int | None = None  # where an item without an end ends, if not at `high`
+    last: int | None = None  # the end of an item without an end, if not `high`
 
     def parse(self, word: str) -> FieldValues:
         if word == "*" or (word == "?" and (self is MONTH_DAY or self.is_weekday)):
@@ -49,8 +50,8 @@ class CronField:
         values: set[int] = set()
         special: set[str] = set()
         for item in word.split(","):
-            if found := self._parse_special(item):
-                special.add(found)
+            if special_day := self._parse_special(item):
+                special.add(special_day)
             else:
                 values.update(self._parse_item(item))
         if self.is_weekday:
@@ -65,7 +66,7 @@ class CronField:
 
     @property
     def size(self) -> int:
-        """How many different values it can have."""
+        """The number of different values it can have."""
         return self._end - self.low + 1
 
     @property
@@ -73,7 +74,7 @@ class CronField:
         return self.high if self.last is None else self.last
 
     def _parse_item(self, item: str) -> range | list[int]:
-        """`*`, a value or a range, and perhaps a step."""
+        """Parse `*`, a value or a range, each with an optional step."""
         base, slash, step_text = item.partition("/")
         step = self._parse_number(step_text, item) if slash else 1
         if step < 1:
@@ -87,7 +88,7 @@ class CronField:
         end = self._parse_value(end_text, item)
         if start <= end:
             return range(start, end + 1, step)
-        if self.is_weekday:  # over the end of the week, wherever a week ends
+        if self.is_weekday:  # a range may wrap around the end of the week
             return [(day - self.low) % 7 + self.low for day in range(start, end + 8, step)]
         raise ExpressionError(
             f"{self.name} {item}: {start_text} is after {end_text}; "
@@ -95,7 +96,7 @@ class CronField:
         )
 
     def _parse_special(self, item: str) -> str | None:
-        """Days that depend on the month: the last one, the second Monday, the last Friday."""
+        """Parse days that depend on the month: the last, the second Monday, the last Friday."""
         if self is MONTH_DAY and item in ("L", "LW"):
             return item
         if not self.is_weekday:
@@ -110,7 +111,7 @@ class CronField:
         return None
 
     def _to_crontab_day(self, value: int) -> int:
-        """With Sunday as 0."""
+        """The number of a day, with Sunday as 0."""
         return (value - self.sunday) % 7
 
     def _parse_value(self, text: str, item: str) -> int:
@@ -138,7 +139,7 @@ MINUTE = CronField("minute", 0, 59)
 HOUR = CronField("hour", 0, 23)
 MONTH_DAY = CronField("day of the month", 1, 31)
 MONTH = CronField("month", 1, 12, MONTHS, first_name=1)
-# Seven fields and six count days from Sunday as 1, crontab's five from Sunday as 0, or 7.
+# Expressions of six or seven fields number Sunday as 1, crontab's five fields as 0 or 7.
 DAY = CronField("day of the week", 1, 7, DAYS, first_name=1, sunday=1)
 CRONTAB_DAY = CronField("day of the week", 0, 7, DAYS, last=6)
 YEAR = CronField("year", 1970, 2099)

@@ -1,7 +1,8 @@
-"""Watcher: looks at crons.toml, says when it has changed, and takes fired entries out of it.
+"""Watches crons.toml for changes, and removes entries from it that were to run once.
 
-Editors write in place or beside and rename; both are noticed. A file is read when it was the same
-in two looks, so that one half written is not taken for one with half its entries removed.
+Editors write in place, or write another file and rename it; both are noticed. A file is read when
+two checks in a row saw the same version, because half of a file could pass for one with fewer
+entries.
 """
 
 import os
@@ -14,41 +15,41 @@ from .crons_file import CronsFile, FileRemark, parse_crons_file
 from .entry import CronEntry
 from .toml_document import remove_entry
 
-# Seconds between two looks.
+# Seconds between two checks.
 POLL_INTERVAL = 0.5
-# A file that never stops changing is read after so many looks.
+# A file that never stops changing is read after this many checks.
 MAX_CHECKS = 3
-# Of a file in bytes; ten thousand entries are about half of it.
+# Bytes of a file; ten thousand entries are about half of it.
 MAX_FILE_BYTES = 2 * 1024 * 1024
 MAX_TRIES = 5
 
 
 class CronsFileWatcher:
-    """Blocks for as long as the file system does: call it from a thread, one call at a time."""
+    """Blocks on the file system: call it from a thread, one call at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read_version: object = ""  # what the file was like when it was read
+        self._read_version: object = ""  # the version that was read last
         self._seen_version: object = ""
         self._check_count = 0
 
     def check_file(self) -> CronsFile | None:
-        """What the file says, if that may have changed and it is not being written."""
-        shape = get_file_version(self.path)
-        if shape == self._read_version:
+        """The content of the file, if it may have changed and is not being written."""
+        version = get_file_version(self.path)
+        if version == self._read_version:
             return None
-        is_settled = shape == self._seen_version
-        self._seen_version = shape
+        is_settled = version == self._seen_version
+        self._seen_version = version
         self._check_count += 1
         if not is_settled and self._check_count < MAX_CHECKS:
             return None
         self._check_count = 0
         if is_settled:
-            self._read_version = shape
+            self._read_version = version
         return self.read_file()
 
     def read_file(self) -> CronsFile:
-        """What it says now; without a file, nothing. Never raises."""
+        """The content now; empty if there is no file. Never raises."""
         try:
             text = read_text(self.path)
         except FileNotFoundError:
@@ -59,43 +60,43 @@ class CronsFileWatcher:
         return parse_crons_file(text)
 
     def remove_entry(self, entry: CronEntry) -> bool:
-        """Takes out that entry; False when it is not there any more, or not as it was.
+        """Remove the entry. False if the file does not have it any more, or has changed it.
 
-        Raises OSError or ValueError, and has changed nothing then.
+        Raises OSError or ValueError without having changed anything.
         """
-        path = self.path.resolve()  # a link stays one
+        path = self.path.resolve()  # replaces the target of a link, not the link
         for _ in range(MAX_TRIES):
-            shape = get_file_version(path)
+            version = get_file_version(path)
             try:
                 text = read_text(path)
             except FileNotFoundError:
                 return False
-            found = parse_crons_file(text)
-            if entry not in found.entries:
-                if found.mistakes:
-                    raise ValueError(str(found.mistakes[0]))
+            crons = parse_crons_file(text)
+            if entry not in crons.entries:
+                if crons.mistakes:
+                    raise ValueError(str(crons.mistakes[0]))
                 return False
-            left = remove_entry(text, found.table_numbers[found.entries.index(entry)])
-            if get_file_version(path) == shape:  # else somebody was quicker
-                replace_file(path, left.encode(), stat.S_IMODE(path.stat().st_mode))
+            remaining_text = remove_entry(text, crons.table_numbers[crons.entries.index(entry)])
+            if get_file_version(path) == version:  # else another program has just written it
+                replace_file(path, remaining_text.encode(), stat.S_IMODE(path.stat().st_mode))
                 return True
         raise ValueError("it keeps changing")
 
 
 def get_file_version(path: Path) -> object:
-    """Differs from what it was before the file was written or replaced.
+    """Changes when the file is written or replaced.
 
-    Not if that was milliseconds ago: a file's times stand still for so long.
+    Two writes within a few milliseconds may give the same version: file times are that coarse.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         return error.errno
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def read_text(path: Path) -> str:
-    # Opening a pipe would not end.
+    # O_NONBLOCK: opening a pipe would not end otherwise.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

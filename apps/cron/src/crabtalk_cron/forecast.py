@@ -1,4 +1,4 @@
-"""Forecasts: when an entry will be fired next, for people and for programs."""
+"""Forecasts: the next times of an entry, for people and for programs."""
 
 from datetime import datetime
 from itertools import islice
@@ -16,10 +16,10 @@ def list_next_times(entry: CronEntry, count: int) -> list[datetime]:
 
 
 def build_rows(entry: CronEntry, moments: list[datetime]) -> list[tuple[str, ...]]:
-    who = to_one_line(f"{entry.agent} {to_one_line(entry.content, 40)}")
-    later = f" and up to {entry.jitter:g} s later" if entry.jitter else ""
-    said = [f"{moment:%a %Y-%m-%d %H:%M:%S %z}{later}" for moment in moments] or ["never"]
-    return [(str(entry.id), who, when) for when in said]
+    target = to_one_line(f"{entry.agent} {to_one_line(entry.content, 40)}")
+    delay = f" and up to {entry.jitter:g} s later" if entry.jitter else ""
+    times = [f"{moment:%a %Y-%m-%d %H:%M:%S %z}{delay}" for moment in moments] or ["never"]
+    return [(str(entry.id), target, time) for time in times]
 
 
 def to_json(entry: CronEntry, moments: list[datetime]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Runner: fires what the timetable says is due, and takes up what changes in crons.toml.
+"""Fires the entries that the timetable says are due, and applies changes of crons.toml.
 
-An entry is fired only when its last turn is over, so many at once and no more. It keeps no state
-but the file: what was due while it did not run is not caught up with.
+An entry is fired only when its last turn is over, and only `at_once` turns run at a time. The file
+is the only state: times that passed while cron did not run are not caught up on.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from .entry_turn import run_turn
 from .file_watcher import POLL_INTERVAL, CronsFileWatcher
 from .timetable import DueEntry, Timetable
 
-# Seconds. A machine that slept through a time, or finds no daemon, is too late after so long.
+# Seconds. A time that was missed by more, through sleep or for want of a daemon, is skipped.
 TOO_LATE = 60.0
-# Between two tries to find a daemon.
+# Seconds between two tries to reach the daemon.
 TRY_EVERY = 1.0
-# The longest sleep: a clock that is set in the meantime is noticed by then.
+# The longest sleep in seconds; a clock that is set meanwhile is noticed by then.
 MAX_SLEEP = 1.0
-# A turn is waited for so long; it goes on, but others may be fired in its place.
+# Seconds after which a turn frees its place for others. It goes on at the daemon.
 LONGEST_TURN = 3600.0
-# At the end, for turns the daemon has been asked for and has not yet taken on.
+# Seconds that turns have at the end to be accepted by the daemon.
 GRACE = 2.0
 
 log = logging.getLogger(__name__)
@@ -43,16 +43,16 @@ class CronRunner:
         self._zone = self._clock.read_zone()
         self._last_read = CronsFile()
         self._at_once = DEFAULT_AT_ONCE
-        self._waiting: dict[int, DueEntry] = {}  # by the entry's id, the first to come first
+        self._waiting: dict[int, DueEntry] = {}  # by the entry's id, oldest first
         self._firing: dict[int, asyncio.Task[None]] = {}
-        self._retrying: set[int] = set()  # those that found no daemon, and try again
-        self._requested: dict[int, asyncio.Event] = {}  # not yet taken on by the daemon
-        self._fired_once: set[CronEntry] = set()  # fired once, and still in the file
+        self._retrying: set[int] = set()  # entries that found no daemon, and try again
+        self._requested: dict[int, asyncio.Event] = {}  # turns that the daemon has yet to accept
+        self._fired_once: set[CronEntry] = set()  # `once` entries that are still in the file
         self._changed = asyncio.Event()
         self._is_stopping = False
 
     async def run(self) -> None:
-        """Until cancelled. Then nothing more is fired; turns go on at the daemon."""
+        """Run until cancelled. Afterwards nothing is fired; turns go on at the daemon."""
         self._load_first(await asyncio.to_thread(self._watcher.read_file))
         try:
             async with asyncio.TaskGroup() as group:
@@ -63,39 +63,39 @@ class CronRunner:
 
     # ── The file ────────────────────────────────────────────────────────────────────────────
 
-    def _load_first(self, found: CronsFile) -> None:
-        """Entries without a mistake are not made to wait for those with one."""
-        self._last_read = found
+    def _load_first(self, crons: CronsFile) -> None:
+        """Load the file at the start. Entries without a mistake run even if others have one."""
+        self._last_read = crons
         self._log_problems(
-            found, "the others run" if found.entries else "nothing runs until it is mended"
+            crons, "the others run" if crons.entries else "nothing runs until it is mended"
         )
-        self._apply_file(found)
-        log.info("%d entries in %s", len(found.entries), self._watcher.path)
+        self._apply_file(crons)
+        log.info("%d entries in %s", len(crons.entries), self._watcher.path)
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(POLL_INTERVAL)
             async with self._file_lock:
-                found = await asyncio.to_thread(self._watcher.check_file)
-            if found is None or found == self._last_read:
+                crons = await asyncio.to_thread(self._watcher.check_file)
+            if crons is None or crons == self._last_read:
                 continue
-            self._last_read = found
-            self._log_problems(found, "what ran before goes on")
-            if not found.mistakes:
-                self._apply_file(found)
-                log.info("%s has changed: %d entries", self._watcher.path, len(found.entries))
+            self._last_read = crons
+            self._log_problems(crons, "what ran before goes on")
+            if not crons.mistakes:
+                self._apply_file(crons)
+                log.info("%s has changed: %d entries", self._watcher.path, len(crons.entries))
 
-    def _apply_file(self, found: CronsFile) -> None:
-        self._at_once = found.at_once
-        self._fired_once &= set(found.entries)
-        left = [entry for entry in found.entries if entry not in self._fired_once]
-        self._timetable.replace(left, self._clock.now())
+    def _apply_file(self, crons: CronsFile) -> None:
+        self._at_once = crons.at_once
+        self._fired_once &= set(crons.entries)
+        remaining = [entry for entry in crons.entries if entry not in self._fired_once]
+        self._timetable.replace(remaining, self._clock.now())
         self._changed.set()
 
-    def _log_problems(self, found: CronsFile, consequence: str) -> None:
-        for remark in found.remarks:
+    def _log_problems(self, crons: CronsFile, consequence: str) -> None:
+        for remark in crons.remarks:
             log.warning("%s, %s", self._watcher.path, remark)
-        for mistake in found.mistakes:
+        for mistake in crons.mistakes:
             log.error("%s, %s; %s", self._watcher.path, mistake, consequence)
 
     # ── The clock ───────────────────────────────────────────────────────────────────────────
@@ -128,7 +128,7 @@ class CronRunner:
         if now - due.moment > TOO_LATE:
             log.warning("%s: its time was %d s ago, passed over", entry.title, now - due.moment)
             return False
-        if entry.id in self._retrying:  # which is said already, and not every second
+        if entry.id in self._retrying:  # logged already, and not again every second
             return False
         if entry.id in self._firing or entry.id in self._waiting:
             log.info("%s: its last turn is not over, passed over", entry.title)
@@ -160,7 +160,7 @@ class CronRunner:
             self._fire_waiting()
 
     async def _try_once(self, due: DueEntry, *, is_first: bool) -> bool:
-        """False when it should be tried again, since there is no daemon."""
+        """False if there is no daemon, and it should be tried again."""
         entry, now = due.entry, self._clock.now()
         if not self._timetable.holds(entry):
             log.info("%s: changed or removed before it was fired", entry.title)
@@ -168,7 +168,7 @@ class CronRunner:
         if entry.schedule.is_quiet_at(now):
             log.info("%s: quiet hours began before it was fired", entry.title)
             return True
-        asked = self._requested[entry.id] = asyncio.Event()
+        accepted = self._requested[entry.id] = asyncio.Event()
         try:
             error = await run_turn(self._home, entry, lambda: self._on_begun(entry))
         except CannotConnectError as problem:
@@ -181,7 +181,7 @@ class CronRunner:
             else:
                 log.info("%s: done", entry.title)
         finally:
-            self._requested.pop(entry.id, asked).set()
+            self._requested.pop(entry.id, accepted).set()
         return True
 
     def _has_given_up(self, due: DueEntry, problem: Exception, *, is_first: bool) -> bool:
@@ -203,7 +203,7 @@ class CronRunner:
         self._requested.pop(entry.id).set()
 
     async def _remove_from_file(self, entry: CronEntry) -> None:
-        """An entry that is for once. What cannot be taken out is not fired again while we run."""
+        """Remove a `once` entry. If that fails, it is not fired again while this process runs."""
         try:
             async with self._file_lock:
                 await asyncio.to_thread(self._watcher.remove_entry, entry)
@@ -218,13 +218,13 @@ class CronRunner:
             )
 
     async def _stop(self) -> None:
-        """Turns the daemon was asked for are let begin: one that is for once must be taken out."""
+        """Stop firing. Requested turns get time to begin, so that `once` entries can be removed."""
         log.info("stopping: %d turns go on at the daemon", len(self._firing))
         self._is_stopping = True
         self._waiting.clear()
-        asked = [asyncio.create_task(begun.wait()) for begun in self._requested.values()]
-        if asked:
-            _, late = await asyncio.wait(asked, timeout=GRACE)
+        waiters = [asyncio.create_task(accepted.wait()) for accepted in self._requested.values()]
+        if waiters:
+            _, late = await asyncio.wait(waiters, timeout=GRACE)
             for task in late:
                 task.cancel()
         turns = list(self._firing.values())

@@ -1,6 +1,6 @@
-"""Schedules: an expression on the clocks of one place, and the hours that are quiet there.
+"""Schedules: an expression with a time zone and quiet hours.
 
-Moments are seconds since 1970: only those tell the two hours apart that a clock shows twice.
+Moments are seconds since 1970, because wall time is ambiguous in the hour that clocks repeat.
 """
 
 import math
@@ -12,15 +12,15 @@ from .expression import CronExpression
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-# Quiet ticks in a row after which there are only such.
+# After this many quiet ticks in a row, all later ones are taken to be quiet too.
 MAX_QUIET_TICKS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTick:
-    """A time that a schedule is for: the moment, and what it says on the schedule.
+    """A time of a schedule: the moment, and the wall time in the schedule.
 
-    The two differ by a turn of the clock when the schedule says an hour that is left out.
+    They differ by the size of the clock change if the schedule names a time that clocks skip.
     """
 
     moment: float
@@ -29,19 +29,19 @@ class ScheduleTick:
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """From `start` until just before `end`, over midnight if need be."""
+    """From `start` until just before `end`; it may cross midnight."""
 
     start: time
     end: time
 
     def covers(self, moment: datetime) -> bool:
-        shown = moment.time()
+        clock_time = moment.time()
         if self.start <= self.end:
-            return self.start <= shown < self.end
-        return shown >= self.start or shown < self.end
+            return self.start <= clock_time < self.end
+        return clock_time >= self.start or clock_time < self.end
 
     def next_end(self, moment: datetime) -> datetime:
-        """When clocks show its end next."""
+        """The next time that clocks show its end."""
         end = datetime.combine(moment.date(), self.end)
         return end if end > moment else end + timedelta(days=1)
 
@@ -53,15 +53,15 @@ class CronSchedule:
     quiet: QuietHours | None = None
 
     def next_after(self, moment: float) -> ScheduleTick | None:
-        """The first tick later than `moment`, quiet or not.
+        """The first tick after `moment`, quiet or not.
 
-        A schedule for every hour counts time as it passes. Any other goes by what clocks show, and
-        has each time once: that of two hours in the first, that of none when the clock is turned.
+        A schedule with every hour counts elapsed time. Any other goes by wall time and has each
+        time once: a repeated time in the first of its two hours, a skipped one at the clock change.
         """
         return self._next_elapsed(moment) if self.expression.is_hourly else self._next_shown(moment)
 
     def iterate_ticks(self, moment: float) -> Iterator[ScheduleTick]:
-        """All that are not quiet, later than `moment`."""
+        """All ticks after `moment` that are not quiet."""
         quiet = 0
         while quiet < MAX_QUIET_TICKS and (tick := self.next_after(moment)) is not None:
             moment = tick.moment
@@ -74,7 +74,7 @@ class CronSchedule:
                 moment = max(moment, min(end, self._find_clock_change(moment) or end) - 1)
 
     def is_quiet(self, tick: ScheduleTick) -> bool:
-        """Also if it is only the schedule that says a quiet time, not the clock."""
+        """Whether the tick's wall time or its moment is quiet; they can differ."""
         return self.quiet is not None and (
             self.quiet.covers(tick.wall_time) or self.is_quiet_at(tick.moment)
         )
@@ -84,20 +84,23 @@ class CronSchedule:
 
     def _next_elapsed(self, moment: float) -> ScheduleTick | None:
         wall = self._to_wall_time(moment)
-        if (turn := self._find_clock_change(moment)) is not None:
-            # Clocks go on as they do until then, and from then on may show what they have shown.
-            found = self.expression.next_after(wall)
-            if found is not None:
-                reached = math.floor(moment) + (found - wall).total_seconds()
-                if reached < turn:
-                    return ScheduleTick(reached, found)
-            moment, wall = turn - 1, self._to_wall_time(turn) - SECOND
-        later: datetime | None = wall
-        while later is not None and (later := self.expression.next_after(later)) is not None:
+        if (change := self._find_clock_change(moment)) is not None:
+            # Clocks run evenly until the change, and may repeat an hour after it.
+            next_time = self.expression.next_after(wall)
+            if next_time is not None:
+                reached = math.floor(moment) + (next_time - wall).total_seconds()
+                if reached < change:
+                    return ScheduleTick(reached, next_time)
+            moment, wall = change - 1, self._to_wall_time(change) - SECOND
+        candidate: datetime | None = wall
+        while (
+            candidate is not None
+            and (candidate := self.expression.next_after(candidate)) is not None
+        ):
             for fold in (0, 1):
-                reached = later.replace(tzinfo=self.zone, fold=fold).timestamp()
-                if reached > moment and self._to_wall_time(reached) == later:
-                    return ScheduleTick(reached, later)
+                reached = candidate.replace(tzinfo=self.zone, fold=fold).timestamp()
+                if reached > moment and self._to_wall_time(reached) == candidate:
+                    return ScheduleTick(reached, candidate)
         return None
 
     def _next_shown(self, moment: float) -> ScheduleTick | None:
@@ -108,7 +111,7 @@ class CronSchedule:
         return None
 
     def _find_clock_change(self, moment: float) -> int | None:
-        """When clocks are turned, if that is within a day."""
+        """The moment of the next clock change, if it is within a day."""
         start = math.floor(moment)
         end = start + 86400
         offset = self._to_local(start).utcoffset()
@@ -129,10 +132,10 @@ class CronSchedule:
         return datetime.fromtimestamp(math.floor(moment), self.zone)
 
     def _first_moment(self, wall: datetime) -> float:
-        """When clocks first show that time, or one that is later."""
+        """The moment when clocks first show this wall time, or the next one that exists."""
         while True:
             moment = wall.replace(tzinfo=self.zone).timestamp()
             if self._to_wall_time(moment) == wall:
                 return moment
-            # Clocks are turned at full minutes.
+            # Clocks change at full minutes.
             wall = wall.replace(second=0) + MINUTE

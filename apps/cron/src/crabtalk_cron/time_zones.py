@@ -1,11 +1,11 @@
-"""Zones: that of this machine, and any by its name."""
+"""Time zones: the zone of this machine, and zones by name."""
 
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 
 class LocalZone(tzinfo):
-    """The zone of this machine, whichever that is when asked: people move, and so do laptops."""
+    """The zone of this machine. It is looked up at each call, because laptops travel."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
@@ -18,7 +18,7 @@ class LocalZone(tzinfo):
 
     def fromutc(self, moment: datetime) -> datetime:
         seconds = moment.replace(tzinfo=UTC).timestamp()
-        # Only a time that was made without a zone says which of two equal hours it is in.
+        # Only a naive time can say which of the two repeated hours it is in.
         return datetime.fromtimestamp(seconds).replace(tzinfo=self)
 
 
@@ -29,5 +29,5 @@ def find_zone(name: str) -> tzinfo:
     """Raises ValueError."""
     try:
         return ZoneInfo(name)
-    except (LookupError, OSError, ValueError):  # a folder of zones is an OSError
+    except (LookupError, OSError, ValueError):  # the name of a folder gives an OSError
         raise ValueError(f"{name!r} is no time zone; write one like Europe/Berlin or UTC") from None

@@ -1,6 +1,6 @@
-"""Timetable: which entry is next, and when. Told the time, it says what is due; it does nothing.
+"""Timetable: which entry is due next, and when. It computes, and runs nothing.
 
-Costs what is due, not what there is: entries wait in a heap.
+Entries wait in a heap, so the cost depends on the entries that are due, not on all of them.
 """
 
 import heapq
@@ -11,13 +11,13 @@ from .clock import CronClock
 from .entry import CronEntry
 from .schedule import ScheduleTick
 
-# A clock that goes back by less is set right, and nothing is fired twice for it.
+# A clock that goes back by less was corrected; entries are not fired again for that.
 MAX_CLOCK_CORRECTION = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class DueEntry:
-    """An entry's next time: the tick, and the moment chance has put it off to."""
+    """An entry's next time: the tick, and the moment with the random delay."""
 
     entry: CronEntry
     tick: ScheduleTick
@@ -30,7 +30,7 @@ class Timetable:
         self._plans: dict[int, DueEntry] = {}  # by id
         self._entries: dict[int, CronEntry] = {}
         self._heap: list[tuple[float, int, DueEntry]] = []
-        self._count = 0  # orders what is due at the same moment, as entries cannot be
+        self._count = 0  # breaks ties in the heap, because entries cannot be compared
         self._seen = float("-inf")
 
     @property
@@ -41,7 +41,7 @@ class Timetable:
         return self._entries.get(entry.id) == entry
 
     def replace(self, entries: Iterable[CronEntry], now: float) -> None:
-        """An entry that is there already, and the same, keeps the time it waits for."""
+        """Replace all entries. An unchanged entry keeps the time it waits for."""
         old, self._entries = self._entries, {entry.id: entry for entry in entries}
         for number in old.keys() - self._entries.keys():
             self._plans.pop(number, None)
@@ -55,28 +55,28 @@ class Timetable:
             self._plans.pop(entry.id, None)
 
     def replan(self, now: float) -> None:
-        """After time or place have changed."""
+        """Plan all entries again, after the clock or the zone has changed."""
         for entry in self._entries.values():
             self._plan(entry, now)
 
     def next_moment(self) -> float | None:
-        """The moment of what is due next."""
+        """The moment of the next due entry."""
         while self._heap and self._plans.get(self._heap[0][2].entry.id) is not self._heap[0][2]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: float) -> list[DueEntry]:
-        """What is due by now, each entry once; their next times are later than now."""
+        """The entries that are due by now, each once; their next times are later than now."""
         if now < self._seen - MAX_CLOCK_CORRECTION:
             self.replan(now)
         self._seen = now
-        found: list[DueEntry] = []
+        due_entries: list[DueEntry] = []
         while (moment := self.next_moment()) is not None and moment <= now:
             due = heapq.heappop(self._heap)[2]
-            found.append(due)
-            # Chance may have put it off beyond its next tick, which is then passed over.
+            due_entries.append(due)
+            # The random delay may go beyond the entry's next tick, which is then skipped.
             self._plan(due.entry, max(now, due.tick.moment))
-        return found
+        return due_entries
 
     def _plan(self, entry: CronEntry, after: float) -> None:
         self._plans.pop(entry.id, None)

@@ -1,7 +1,7 @@
-"""The text of crons.toml: on which line things are said, and how an entry is taken out of it.
+"""The text of crons.toml: the lines of its keys, and the removal of an entry.
 
-The file is a person's. TOML is read by tomllib; here it is only cut into the pieces that tomllib
-takes one by one, which is what tells a line that begins a table from one inside a long string.
+People edit the file, so its comments must survive. tomllib parses it; here it is only cut into
+pieces that tomllib parses one by one, which tells a table header from a line of a long string.
 """
 
 import re
@@ -12,13 +12,13 @@ from typing import Any
 
 TABLE_NAME = "cron"
 LINE_PATTERN = re.compile(r"[^\n]*\n|[^\n]+")  # TOML's lines, which are fewer than Python's
-# What the last line of a value that has several is bound to have.
+# The last line of a value that spans several lines has one of these.
 VALUE_END_PATTERN = re.compile(r"\"\"\"|'''|\]")
 ERROR_PLACE_PATTERN = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
 
 
 class DocumentError(ValueError):
-    """Not TOML, and the line from which on it is not."""
+    """Not TOML, and the line of the error."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -43,69 +43,69 @@ class CronsStatement:
 
 
 def parse_document(text: str) -> dict[str, Any]:
-    """What it says. Raises DocumentError."""
+    """Parse the document. Raises DocumentError."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = ERROR_PLACE_PATTERN.search(str(error))
-        line = int(found[1]) if found and found[1] else len(LINE_PATTERN.findall(text))
+        match = ERROR_PLACE_PATTERN.search(str(error))
+        line = int(match[1]) if match and match[1] else len(LINE_PATTERN.findall(text))
         raise DocumentError(line, ERROR_PLACE_PATTERN.sub("", str(error))) from None
     except RecursionError:
         raise DocumentError(1, "it nests too deeply") from None
 
 
 def find_entry_lines(text: str) -> list[dict[str, int]]:
-    """For each entry the line of each of its keys, and under "" that of its header."""
-    found: list[dict[str, int]] = []
-    inside = False
+    """For each entry the line of each key; the header's line is under ""."""
+    entries: list[dict[str, int]] = []
+    is_in_entry = False
     for statement in iterate_statements(text):
         if statement.is_header:
-            inside = statement.begins_entry
-            if inside:
-                found.append({"": statement.line})
-        elif inside:
-            found[-1].update(dict.fromkeys(statement.values, statement.line))
-    return found
+            is_in_entry = statement.begins_entry
+            if is_in_entry:
+                entries.append({"": statement.line})
+        elif is_in_entry:
+            entries[-1].update(dict.fromkeys(statement.values, statement.line))
+    return entries
 
 
 def remove_entry(text: str, number: int) -> str:
-    """The text but for one entry, counted from 0; every comment that is not inside it stays.
+    """The text without one entry, counted from 0. All comments that are not inside it stay.
 
-    Raises ValueError when an entry is written in a way that this cannot undo.
+    Raises ValueError if the entry is not a [[cron]] table of its own.
     """
     wanted = parse_document(text)
     del wanted[TABLE_NAME][number]
-    kept: list[str] = []
+    texts: list[str] = []
     entry: list[CronsStatement] = []
     count = -1
-    inside = False
+    is_in_entry = False
     for statement in iterate_statements(text):
         if statement.is_header:
             count += statement.begins_entry
-            # A table within the entry goes with it.
-            inside = count == number and TABLE_NAME in statement.values
-        if inside:
+            # A subtable of the entry is removed with it.
+            is_in_entry = count == number and TABLE_NAME in statement.values
+        if is_in_entry:
             entry.append(statement)
         else:
-            kept += [*find_trailing_comments(entry), statement.text]
+            texts += [*find_trailing_comments(entry), statement.text]
             entry = []
-    left = "".join([*kept, *find_trailing_comments(entry)])
-    if {TABLE_NAME: [], **parse_document(left)} != wanted:
+    remaining = "".join([*texts, *find_trailing_comments(entry)])
+    if {TABLE_NAME: [], **parse_document(remaining)} != wanted:
         raise ValueError(f"it is not a [[{TABLE_NAME}]] table of its own")
-    return left
+    return remaining
 
 
 def find_trailing_comments(entry: list[CronsStatement]) -> list[str]:
-    """What stands below the last line of an entry that says something, if that is a comment."""
-    said = [place for place, statement in enumerate(entry) if statement.values]
-    below = [statement.text for statement in entry[said[-1] + 1 :]] if said else []
-    while below and not below[0].strip():
-        del below[0]
-    return below
+    """The comments below the last key of an entry."""
+    with_values = [index for index, statement in enumerate(entry) if statement.values]
+    trailing = [statement.text for statement in entry[with_values[-1] + 1 :]] if with_values else []
+    while trailing and not trailing[0].strip():
+        del trailing[0]
+    return trailing
 
 
 def iterate_statements(text: str) -> Iterator[CronsStatement]:
-    """All of it, in pieces that are TOML each. The text as a whole must be."""
+    """The whole text in pieces, each of which is TOML. The text must be valid TOML."""
     piece = ""
     first = 1
     for number, line in enumerate(LINE_PATTERN.findall(text), 1):
@@ -113,9 +113,9 @@ def iterate_statements(text: str) -> Iterator[CronsStatement]:
         if number > first and not VALUE_END_PATTERN.search(line):
             continue
         try:
-            said = tomllib.loads(piece)
-        except tomllib.TOMLDecodeError:  # goes on in the next line
+            values = tomllib.loads(piece)
+        except tomllib.TOMLDecodeError:  # the statement goes on in the next line
             continue
-        yield CronsStatement(first, piece, said)
+        yield CronsStatement(first, piece, values)
         piece = ""
         first = number + 1

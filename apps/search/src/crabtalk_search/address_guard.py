@@ -1,7 +1,7 @@
-"""Guard: which machines `fetch` may talk to. Public ones, and those the configuration allows.
+"""Limits the hosts that `fetch` may connect to: public ones, and those the configuration allows.
 
-A name is judged by the addresses it resolves to, and the connection goes to exactly those: it
-cannot be a public address when it is looked at and another when it is connected to.
+A host name is checked by the addresses it resolves to, and the connection uses exactly those
+addresses: it cannot be public when it is checked and private when it is connected to.
 """
 
 import ipaddress
@@ -17,18 +17,18 @@ from .config import Network
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
-# Public by their numbers, but what answers there is the machine's own cloud.
+# Public by number, but the machine's own cloud provider answers there.
 CLOUD_ADDRESSES = (ipaddress.ip_address("168.63.129.16"), ipaddress.ip_address("192.0.0.192"))
-# An IPv4 address in the last 32 bits: translated (RFC 6052, 8215) and compatible ones.
+# The last 32 bits are an IPv4 address: translated (RFC 6052, 8215) and compatible addresses.
 EMBEDDING_NETWORKS = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
 
 
 class AddressRefusedError(OSError):
-    """No connection is made there."""
+    """Connections to this address are not allowed."""
 
 
 class AddressGuard(AbstractResolver):
-    """Resolves names for a connector, and refuses what is not to be connected to."""
+    """Resolves names for a connector, and refuses addresses that are not allowed."""
 
     def __init__(
         self, allow: Iterable[Network] = (), inner: AbstractResolver | None = None
@@ -39,25 +39,25 @@ class AddressGuard(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """One refused address is enough: who answers with both kinds is up to something."""
+        """One refused address is enough: a name with both kinds is likely an attack."""
         self._inner = self._inner or ThreadedResolver()
-        found = await self._inner.resolve(host, port, family)
-        for entry in found:
+        results = await self._inner.resolve(host, port, family)
+        for entry in results:
             self.check_address(entry["host"], host)
-        return found
+        return results
 
     async def close(self) -> None:
         if self._inner is not None:
             await self._inner.close()
 
     def check_address(self, text: str, name: str) -> None:
-        """Raises RefusedError for an address that `name` stands for."""
+        """Raises AddressRefusedError if the address of `name` is not allowed."""
         address = ipaddress.ip_address(text.partition("%")[0])
         if not self.allows_address(address):
-            at = "" if text == name else f" is at {address}, which"
+            location = "" if text == name else f" is at {address}, which"
             raise AddressRefusedError(
-                f"{name}{at} is not a public address; to allow it, add it to [fetch] allow in "
-                "config/search.toml"
+                f"{name}{location} is not a public address; to allow it, add it to [fetch] allow "
+                "in config/search.toml"
             )
 
     def allows_address(self, address: Address) -> bool:
@@ -69,9 +69,9 @@ class AddressGuard(AbstractResolver):
         return is_public(address)
 
     def make_socket(self, info: AddrInfoType) -> socket.socket:
-        """The last gate: whatever led here, a literal address too, no socket without a check."""
-        family, kind, protocol, _, where = info
-        self.check_address(str(where[0]), str(where[0]))
+        """The last check: no socket is made for an unchecked address, not even a literal one."""
+        family, kind, protocol, _, address = info
+        self.check_address(str(address[0]), str(address[0]))
         return socket.socket(family, kind, protocol)
 
 
@@ -89,7 +89,7 @@ def is_public(address: Address) -> bool:
 
 
 def list_embedded_addresses(address: Address) -> list[IPv4Address]:
-    """The IPv4 addresses that a packet to this one may end up at."""
+    """The IPv4 addresses that packets to this address may reach."""
     if isinstance(address, IPv4Address):
         return []
     if address.ipv4_mapped is not None:

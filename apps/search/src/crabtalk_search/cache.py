@@ -1,4 +1,4 @@
-"""Cache: the answers of late, the least used forgotten first, none kept past its time."""
+"""A cache with an expiry time. The least recently used entries are dropped first."""
 
 import time
 from collections import OrderedDict
@@ -22,11 +22,11 @@ class ExpiringCache(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        kept = self._entries.get(key)
-        if kept is None:
+        entry = self._entries.get(key)
+        if entry is None:
             return None
-        until, value = kept
-        if self._clock() >= until:
+        expires_at, value = entry
+        if self._clock() >= expires_at:
             del self._entries[key]
             return None
         self._entries.move_to_end(key)

@@ -1,4 +1,4 @@
-"""crabtalk-search: the component, and its tools at a terminal."""
+"""The command `crabtalk-search`: runs the component, and its tools on a terminal."""
 
 import asyncio
 import sys
@@ -96,26 +96,26 @@ def fetch(url: str, home: Path | None, in_json: bool) -> None:
         click.echo(to_json(page) if in_json else format_page(page))
 
 
-def call_tools(home: Path | None, ask: "Callable[[SearchTools], Awaitable[T]]") -> T:
-    """What the tools answer, as the configuration in `home` has them."""
+def call_tools(home: Path | None, call: "Callable[[SearchTools], Awaitable[T]]") -> T:
+    """Call the tools with the configuration in `home`."""
     from .component import find_config_path
     from .config import load_config, warn_of_unknown_keys
 
     config = load_config(find_config_path(home))
     warn_of_unknown_keys(config)
 
-    async def asked() -> T:
+    async def run() -> T:
         from .tools import open_tools
 
-        async with open_tools(config) as both:
-            return await ask(both)
+        async with open_tools(config) as tools:
+            return await call(tools)
 
-    return asyncio.run(asked())
+    return asyncio.run(run())
 
 
 @contextmanager
 def exit_on_errors() -> Iterator[None]:
-    """What goes wrong is one sentence on stderr and status 1; Ctrl+C is 130."""
+    """Print an error as one sentence on stderr and exit with 1; Ctrl+C exits with 130."""
     from .errors import FetchError, SearchConfigError, SearchError
 
     try:

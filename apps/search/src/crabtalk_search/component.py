@@ -1,4 +1,4 @@
-"""The component: `search` and `fetch` as tools of an MCP server."""
+"""The search component: `search` and `fetch` as tools of an MCP server."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ DESCRIPTION = "Web search and readable pages for agents"
 
 
 def make_service(home: Path | None = None) -> McpService:
-    """Raises ConfigError when its configuration cannot be read."""
+    """Raises SearchConfigError when its configuration cannot be read."""
     config = load_config(find_config_path(home))
     return McpService(NAME, DESCRIPTION, partial(make_server, config))
 
@@ -42,32 +42,32 @@ def make_server(config: SearchConfig) -> "MCPServer[SearchTools]":
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[SearchTools]) -> AsyncIterator[SearchTools]:
-        async with open_tools(config) as both:
-            yield both
+        async with open_tools(config) as tools:
+            yield tools
 
     server = MCPServer(NAME, instructions=DESCRIPTION, lifespan=lifespan)
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=True)
+    read_only = ToolAnnotations(read_only_hint=True, open_world_hint=True)
 
     def answer(text: str, *, is_error: bool = False) -> CallToolResult:
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
 
-    @server.tool(annotations=reads)
+    @server.tool(annotations=read_only)
     async def search(
         query: str, context: Context[SearchTools, object], page: int | None = 0
     ) -> CallToolResult:
         """Search the web with several engines at once. Page 0 holds the best results."""
-        both = context.request_context.lifespan_context
+        tools = context.request_context.lifespan_context
         try:
-            return answer(to_json(await both.search(query, page or 0)))
+            return answer(to_json(await tools.search(query, page or 0)))
         except SearchError as error:
             return answer(str(error), is_error=True)
 
-    @server.tool(annotations=reads)
+    @server.tool(annotations=read_only)
     async def fetch(url: str, context: Context[SearchTools, object]) -> CallToolResult:
         """Read a web page as Markdown. Only public http and https addresses."""
-        both = context.request_context.lifespan_context
+        tools = context.request_context.lifespan_context
         try:
-            return answer(to_json(await both.fetch(url)))
+            return answer(to_json(await tools.fetch(url)))
         except FetchError as error:
             return answer(str(error), is_error=True)
 

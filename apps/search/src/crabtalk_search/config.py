@@ -24,7 +24,7 @@ from .errors import SearchConfigError
 Network: TypeAlias = IPv4Network | IPv6Network
 
 FREE_ENGINES = ("bing", "brave", "duck_duck_go", "mojeek", "wikipedia")
-# Those that need a word of the configuration: the table it stands in, its key, the environment's.
+# Engines that need configuration: the key in the engine's table, and an environment variable.
 CONFIGURED_ENGINES = {
     "searxng": ("url", ""),
     "brave_api": ("key", "BRAVE_API_KEY"),
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FetchConfig:
-    """Bounds of `fetch`, and the addresses it may ask although they are not public."""
+    """Limits of `fetch`, and the private networks it may connect to."""
 
     timeout: float = 15.0
     max_bytes: int = 4 * 1024 * 1024
@@ -54,14 +54,14 @@ class SearchConfig:
     cache_ttl: float = 300.0
     cache_capacity: int = 256
     fetch: FetchConfig = FetchConfig()
-    # What engines were told, by their names.
+    # The setting of each engine that needs one, by the engine's name.
     engine_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    # Keys that mean nothing here.
+    # Keys of the file that have no meaning.
     unknown_keys: tuple[str, ...] = ()
 
 
 def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> SearchConfig:
-    """Raises ConfigError. A file that is not there is an empty one."""
+    """Raises SearchConfigError. A missing file counts as an empty one."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -77,19 +77,19 @@ def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> Sear
 
 
 def warn_of_unknown_keys(config: SearchConfig) -> None:
-    for word in config.unknown_keys:
-        log.warning("config/search.toml has %s, which means nothing here and is ignored", word)
+    for key in config.unknown_keys:
+        log.warning("config/search.toml has %s, which means nothing here and is ignored", key)
 
 
 def parse_config(table: "ConfigTable", environment: Mapping[str, str]) -> SearchConfig:
-    told = {}
+    settings = {}
     for name, (key, variable) in CONFIGURED_ENGINES.items():
         value = table.get_table(name).get_text(key) or environment.get(variable, "")
         if value:
-            told[name] = value
-    engines = table.get_texts("engines", (*FREE_ENGINES, *told))
+            settings[name] = value
+    engines = table.get_texts("engines", (*FREE_ENGINES, *settings))
     for name in engines:
-        check_engine(name, told)
+        check_engine(name, settings)
     fetch = table.get_table("fetch")
     default, bounds = SearchConfig(), FetchConfig()
     return SearchConfig(
@@ -105,20 +105,20 @@ def parse_config(table: "ConfigTable", environment: Mapping[str, str]) -> Search
             max_redirects=int(fetch.get_number("max_redirects", bounds.max_redirects, least=0)),
             allow=tuple(map(parse_network, fetch.get_texts("allow", ()))),
         ),
-        engine_settings=told,
+        engine_settings=settings,
         unknown_keys=tuple(table.list_unused_keys()),
     )
 
 
-def check_engine(name: str, told: Mapping[str, str]) -> None:
+def check_engine(name: str, settings: Mapping[str, str]) -> None:
     if name not in KNOWN_ENGINES:
         raise SearchConfigError(
             f"there is no engine {name!r}; choose from {', '.join(KNOWN_ENGINES)}"
         )
-    if name in CONFIGURED_ENGINES and name not in told:
+    if name in CONFIGURED_ENGINES and name not in settings:
         key, variable = CONFIGURED_ENGINES[name]
-        where = f" or set {variable}" if variable else ""
-        raise SearchConfigError(f'{name} needs its {key}: give [{name}] {key} = "…"{where}')
+        alternative = f" or set {variable}" if variable else ""
+        raise SearchConfigError(f'{name} needs its {key}: give [{name}] {key} = "…"{alternative}')
 
 
 def parse_network(text: str) -> Network:
@@ -131,7 +131,7 @@ def parse_network(text: str) -> Network:
 
 
 class ConfigTable:
-    """A table of the file, which knows what was never asked of it."""
+    """A table of the file. It tracks which of its keys were read."""
 
     def __init__(self, values: dict[str, Any], name: str = "") -> None:
         self._values = values

@@ -1,7 +1,6 @@
-"""Web: how engines are asked. One session, a desktop browser's manners, and bounded answers.
+"""The HTTP client for search engines: one session, a browser's headers, bounded answers.
 
-Engines are of our choosing, or of the configuration's; addresses that come from a model are none of
-this module's business (see `fetch`).
+It only gets URLs that we or the configuration chose; URLs from a model go through `fetcher`.
 """
 
 import json
@@ -35,7 +34,7 @@ DESKTOP_USER_AGENTS = (
 
 
 class EngineClient:
-    """As a context: a session that asks until it is left. Honours HTTPS_PROXY and its like."""
+    """A context manager with one HTTP session. Honours HTTPS_PROXY and similar variables."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -43,7 +42,7 @@ class EngineClient:
     async def __aenter__(self) -> "EngineClient":
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout),
-            cookie_jar=aiohttp.DummyCookieJar(),  # one question is not to colour the next
+            cookie_jar=aiohttp.DummyCookieJar(),  # one query must not influence the next
             trust_env=True,
         )
         return self
@@ -57,7 +56,7 @@ class EngineClient:
         await self._session.close()
 
     async def get_page(self, url: str, **query: str | int) -> str:
-        """A page of HTML, asked for as a browser would."""
+        """An HTML page, requested like a browser does."""
         headers = {
             "User-Agent": random.choice(DESKTOP_USER_AGENTS),  # noqa: S311
             "Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
@@ -74,16 +73,16 @@ class EngineClient:
     async def post_json(self, url: str, body: object, *, headers: Mapping[str, str]) -> Any:
         return await self._request_json("POST", url, json=body, headers=headers)
 
-    async def _request_json(self, method: str, url: str, **given: Any) -> Any:
-        data, _ = await self._request_data(method, url, **given)
+    async def _request_json(self, method: str, url: str, **options: Any) -> Any:
+        data, _ = await self._request_data(method, url, **options)
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
             raise EngineError("it did not answer in JSON; is the address right?") from None
 
-    async def _request_data(self, method: str, url: str, **given: Any) -> tuple[bytes, str]:
+    async def _request_data(self, method: str, url: str, **options: Any) -> tuple[bytes, str]:
         try:
-            async with self._session.request(method, url, **given) as response:
+            async with self._session.request(method, url, **options) as response:
                 if response.status != 200:
                     raise EngineError(describe_refusal(response.status, response.reason or ""))
                 data = await read_at_most(response, MAX_ANSWER_BYTES)
@@ -96,12 +95,12 @@ class EngineClient:
             raise EngineError(str(error) or type(error).__name__) from None
 
 
-async def read_at_most(response: aiohttp.ClientResponse, most: int) -> bytearray:
-    """The body, but no more than one piece beyond `most` bytes of it."""
+async def read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytearray:
+    """Read the body, but at most one chunk more than `limit` bytes of it."""
     data = bytearray()
     async for piece in response.content.iter_chunked(64 * 1024):
         data += piece
-        if len(data) > most:
+        if len(data) > limit:
             break
     return data
 

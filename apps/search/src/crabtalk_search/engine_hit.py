@@ -1,4 +1,4 @@
-"""Hit: one result as one engine gives it. Its place in the engine's list is its place in a list."""
+"""One result of one engine. Its rank is its position in the engine's list."""
 
 from dataclasses import dataclass
 

@@ -1,12 +1,12 @@
-"""What the tools cannot do, in a sentence. What is wrong with one engine is no such thing."""
+"""Errors of the tools, each a sentence. The failure of one engine is not an error of a tool."""
 
 
 class SearchError(Exception):
-    """The question cannot be asked."""
+    """The query cannot be sent."""
 
 
 class EngineError(Exception):
-    """One engine gave no answer; the others may."""
+    """One engine gave no answer; others may have."""
 
 
 class FetchError(Exception):
@@ -14,4 +14,4 @@ class FetchError(Exception):
 
 
 class SearchConfigError(Exception):
-    """The configuration does not say what to do."""
+    """The configuration is not valid."""

@@ -1,7 +1,7 @@
-"""Fetch: one page of the web as text. The address may come from anybody, and is not trusted.
+"""Fetches one web page as text. The address may come from a model or a page, and is not trusted.
 
-Only http and https, only machines the guard lets through, each redirect judged like the first
-address, and bounds on time, size and detours.
+Only http and https, only hosts that AddressGuard allows, each redirect checked like the first
+address, and limits on time, size and the number of redirects.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ HEADERS = {
     "Accept": "text/html,application/xhtml+xml,text/*;q=0.9,*/*;q=0.5",
     "Accept-Language": "en-US,en;q=0.9,*;q=0.5",
 }
-# Of addresses, in characters. Few servers take more.
+# Characters of an address. Few servers take more.
 MAX_ADDRESS_LENGTH = 8000
 MAX_SHOWN_ADDRESS = 200
-# How much of a body is looked at to learn what it is.
+# Bytes at the start of a body that are used to detect its kind.
 SNIFF_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """What an address leads to. `url` is where it was found in the end."""
+    """The page at an address. `url` is the address after all redirects."""
 
     url: str
     title: str
@@ -52,7 +52,7 @@ class ResponseBody:
 
 
 class PageFetcher:
-    """As a context: fetches until it is left. No proxy: it would resolve names by itself."""
+    """A context manager with one session. It uses no proxy, because that would resolve names."""
 
     def __init__(self, config: FetchConfig, guard: AddressGuard | None = None) -> None:
         self._config = config
@@ -93,17 +93,17 @@ class PageFetcher:
 
     async def _follow_redirects(self, url: URL) -> ResponseBody:
         for _ in range(self._config.max_redirects + 1):
-            found = await self._request_once(url)
-            if isinstance(found, ResponseBody):
-                return found
-            url = found
-        most = self._config.max_redirects
+            outcome = await self._request_once(url)
+            if isinstance(outcome, ResponseBody):
+                return outcome
+            url = outcome
+        max_redirects = self._config.max_redirects
         raise FetchError(
-            f"more than {most} redirects, the last to {shorten_address(url)}; fetch that"
+            f"more than {max_redirects} redirects, the last to {shorten_address(url)}; fetch that"
         )
 
     async def _request_once(self, url: URL) -> ResponseBody | URL:
-        """What is there, or where to look instead."""
+        """The body, or the address of a redirect."""
         try:
             async with self._session.get(url, allow_redirects=False) as response:
                 if response.status in REDIRECTS and "Location" in response.headers:
@@ -113,8 +113,8 @@ class PageFetcher:
                     raise FetchError(f"{shorten_address(url)} answered {answer}".rstrip())
                 return await self._read_body(response)
         except aiohttp.ClientConnectorCertificateError as error:
-            why = error.certificate_error
-            raise FetchError(f"the certificate of {url.host} is not valid: {why}") from None
+            reason = error.certificate_error
+            raise FetchError(f"the certificate of {url.host} is not valid: {reason}") from None
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, AddressRefusedError):
                 raise FetchError(str(error.os_error)) from None
@@ -129,28 +129,29 @@ class PageFetcher:
             ) from None
 
     async def _read_body(self, response: aiohttp.ClientResponse) -> ResponseBody:
-        stated = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if detect_content_kind(stated, b"") is None:
+        content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if detect_content_kind(content_type, b"") is None:
             raise FetchError(
-                f"{shorten_address(response.url)} is {stated}, not text; look for a page about it"
+                f"{shorten_address(response.url)} is {content_type}, not text; "
+                "look for a page about it"
             )
-        most = self._config.max_bytes
-        data = await read_at_most(response, most)
-        kind = detect_content_kind(stated, bytes(data[:SNIFF_BYTES]))
+        max_bytes = self._config.max_bytes
+        data = await read_at_most(response, max_bytes)
+        kind = detect_content_kind(content_type, bytes(data[:SNIFF_BYTES]))
         if kind is None:
             raise FetchError(
                 f"{shorten_address(response.url)} is no text; look for a page about it"
             )
         return ResponseBody(
-            response.url, kind, bytes(data[:most]), response.charset, len(data) > most
+            response.url, kind, bytes(data[:max_bytes]), response.charset, len(data) > max_bytes
         )
 
     async def _read_page(self, body: ResponseBody) -> tuple[str, str]:
-        most = self._config.max_chars
+        max_chars = self._config.max_chars
         if body.kind == "html":
             try:
                 title, content, length = await self._reader.read_page(
-                    body.data, str(body.url), body.charset, most
+                    body.data, str(body.url), body.charset, max_chars
                 )
             except PageReadError:
                 raise FetchError(
@@ -160,15 +161,17 @@ class PageFetcher:
         else:
             title, content = "", decode_text(body.data, body.charset)
             length = len(content)
-        if length > most:
-            content = f"{content[:most]}\n\n[cut: the first {most} characters of {length}]"
+        if length > max_chars:
+            content = (
+                f"{content[:max_chars]}\n\n[cut: the first {max_chars} characters of {length}]"
+            )
         elif body.is_truncated:
             content += f"\n\n[cut: only the first {self._config.max_bytes} bytes were read]"
         return title, content
 
 
 def parse_address(text: str, base: URL | None = None) -> URL:
-    """Raises FetchError for what is no address of the web."""
+    """Raises FetchError if it is not a web address."""
     if len(text) > MAX_ADDRESS_LENGTH:
         raise FetchError(f"the address is longer than {MAX_ADDRESS_LENGTH} characters: shorten it")
     try:
@@ -188,6 +191,6 @@ def parse_address(text: str, base: URL | None = None) -> URL:
 
 
 def shorten_address(url: URL | str) -> str:
-    """As errors show it."""
+    """An address as errors show it."""
     text = str(url)
     return text if len(text) <= MAX_SHOWN_ADDRESS else f"{text[:MAX_SHOWN_ADDRESS]}…"

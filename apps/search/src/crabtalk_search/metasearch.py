@@ -1,4 +1,4 @@
-"""Metasearch: every engine asked at once, each with its own deadline, and one answer made of it."""
+"""Metasearch: asks all engines at once, each with its own deadline, and merges their results."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ from .engines import (
 from .errors import EngineError, SearchError
 from .ranking import SearchResult, rank_hits
 
-# No engine reads further.
+# Engines ignore what is longer.
 MAX_QUERY_LENGTH = 2000
 MAX_PAGE = 100
 
@@ -44,12 +44,15 @@ class SearchAnswer:
 
 
 class Metasearch:
-    """Asks, and remembers the answers for a while."""
+    """Asks the engines, and caches the answers for a while."""
 
     def __init__(
-        self, config: SearchConfig, web: EngineClient, engines: Sequence[SearchEngine] | None = None
+        self,
+        config: SearchConfig,
+        client: EngineClient,
+        engines: Sequence[SearchEngine] | None = None,
     ) -> None:
-        self._web = web
+        self._web = client
         self._timeout = config.timeout
         self._max_results = config.max_results
         self._engines = make_engines(config) if engines is None else engines
@@ -58,7 +61,7 @@ class Metasearch:
         )
 
     async def search(self, query: str, page: int = 0) -> SearchAnswer:
-        """Raises SearchError. Cancelled, no engine is waited for."""
+        """Raises SearchError. Cancelled, the requests to the engines are cancelled too."""
         query = " ".join(query.split())
         if not query:
             raise SearchError("the query is empty: say what to look for")
@@ -66,10 +69,10 @@ class Metasearch:
             raise SearchError(f"the query is longer than {MAX_QUERY_LENGTH} characters: shorten it")
         if not 0 <= page <= MAX_PAGE:
             raise SearchError(f"page is 0 for the first and at most {MAX_PAGE}: {page} is not")
-        if (known := self._cache.get((query, page))) is not None:
-            return known
+        if (cached := self._cache.get((query, page))) is not None:
+            return cached
         answer = await self._ask_engines(query, page)
-        # An answer nobody gave is not worth keeping.
+        # If all engines failed, the answer is not worth caching.
         if len(answer.engine_errors) < len(self._select_engines(page)):
             self._cache.put((query, page), answer)
         return answer
@@ -86,18 +89,24 @@ class Metasearch:
                 for engine in engines
             }
         outcomes = {name: task.result() for name, task in tasks.items()}
-        found = {name: hits for name, hits in outcomes.items() if not isinstance(hits, str)}
+        hits_by_engine = {
+            name: hits for name, hits in outcomes.items() if not isinstance(hits, str)
+        }
         return SearchAnswer(
             query,
-            rank_hits(found, self._max_results),
-            [EngineFailure(name, why) for name, why in outcomes.items() if isinstance(why, str)],
+            rank_hits(hits_by_engine, self._max_results),
+            [
+                EngineFailure(name, error)
+                for name, error in outcomes.items()
+                if isinstance(error, str)
+            ],
             round((time.monotonic() - start) * 1000),
         )
 
     async def _ask_engine(
         self, engine: SearchEngine, query: str, page: int
     ) -> list[EngineHit] | str:
-        """Its hits, or what is wrong with it."""
+        """The engine's hits, or an error text."""
         try:
             async with asyncio.timeout(self._timeout):
                 return await engine.search(self._web, query, page)
@@ -105,12 +114,12 @@ class Metasearch:
             return f"no answer in {self._timeout:g} s"
         except EngineError as error:
             return str(error)
-        except Exception as error:  # a page that trips one reader is not to take the others down
+        except Exception as error:  # a page that breaks one parser must not affect other engines
             return f"its answer cannot be read: {type(error).__name__}: {error}"
 
 
 def make_engines(config: SearchConfig) -> list[SearchEngine]:
-    told = config.engine_settings
+    settings = config.engine_settings
     makers: dict[str, Callable[[], SearchEngine]] = {
         "bing": BingEngine,
         "brave": BraveEngine,
@@ -118,8 +127,8 @@ def make_engines(config: SearchConfig) -> list[SearchEngine]:
         "mojeek": MojeekEngine,
         "wikipedia": WikipediaEngine,
         "ddgs": DdgsEngine,
-        "searxng": lambda: SearxngEngine(told["searxng"]),
-        "brave_api": lambda: BraveApiEngine(told["brave_api"]),
-        "tavily": lambda: TavilyEngine(told["tavily"]),
+        "searxng": lambda: SearxngEngine(settings["searxng"]),
+        "brave_api": lambda: BraveApiEngine(settings["brave_api"]),
+        "tavily": lambda: TavilyEngine(settings["tavily"]),
     }
     return [makers[name]() for name in config.engines]

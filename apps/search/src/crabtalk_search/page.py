@@ -1,7 +1,7 @@
-"""Page: the readable part of an HTML document, as Markdown.
+"""Extracts the readable part of an HTML document as Markdown.
 
-It runs in a process of its own (`python -m crabtalk_search.page`): a page can be made so that
-parsing it takes minutes or gigabytes, and the parsers are native code. The bounds are the system's.
+Runs in a process of its own (`python -m crabtalk_search.page`): a malicious page can make parsing
+take minutes or gigabytes, and the parsers are native code. The system's resource limits apply.
 """
 
 import json
@@ -15,26 +15,26 @@ from .text_decoding import decode_text
 CPU_SECONDS = 10
 MAX_MEMORY = 1024 * 1024 * 1024
 MAX_TITLE = 500
-# Not what a page says, but how it looks, moves, and leads elsewhere.
+# Elements that are not content: layout, scripts and navigation.
 DROPPED_SELECTOR = "script, style, nav, footer, aside, noscript, svg, iframe, template, [hidden]"
 
 
 def main() -> None:
-    """`page MOST URL [CHARSET]`: a document on stdin, its title and text in JSON on stdout.
+    """`page LIMIT URL [CHARSET]`: a document on stdin, its title and text as JSON on stdout.
 
-    No more than `MOST` characters of text: who asked is not to be flooded either.
+    The text is cut to `LIMIT` characters, so that the parent is not flooded either.
     """
-    most, url, charset = int(sys.argv[1]), sys.argv[2], " ".join(sys.argv[3:]) or None
+    limit, url, charset = int(sys.argv[1]), sys.argv[2], " ".join(sys.argv[3:]) or None
     set_resource_limits()
     title, content = extract_readable(decode_text(sys.stdin.buffer.read(), charset), url)
-    answer = {"title": title[:MAX_TITLE], "content": content[:most], "length": len(content)}
+    answer = {"title": title[:MAX_TITLE], "content": content[:limit], "length": len(content)}
     sys.stdout.write(json.dumps(answer))
 
 
 def set_resource_limits() -> None:
     try:
         import resource
-    except ImportError:  # not on Windows, where the deadline of who asked must do
+    except ImportError:  # not on Windows, where the parent's deadline has to do
         return
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
@@ -42,7 +42,7 @@ def set_resource_limits() -> None:
 
 
 def extract_readable(html: str, url: str) -> tuple[str, str]:
-    """Title and text; links are absolute, pictures are left out."""
+    """The title and the text. Links are made absolute, pictures are left out."""
     page = LexborHTMLParser(html)
     title = find_title(page)
     for node in page.css(DROPPED_SELECTOR):
@@ -70,23 +70,23 @@ def find_title(page: LexborHTMLParser) -> str:
 
 
 def drop_headers(body: LexborNode) -> None:
-    """The page's; that of an article is the article's."""
+    """Remove the headers of the page. Those of an article stay."""
     for header in body.css("header"):
         if header.css_first("h1") is None or not is_within(header, "article", "main"):
             header.decompose()
 
 
 def is_within(node: LexborNode, *tags: str) -> bool:
-    above = node.parent
-    while above is not None:
-        if above.tag in tags:
+    ancestor = node.parent
+    while ancestor is not None:
+        if ancestor.tag in tags:
             return True
-        above = above.parent
+        ancestor = ancestor.parent
     return False
 
 
 def drop_forms(body: LexborNode) -> None:
-    """Unless a form holds most of the text: some servers put the whole page into one."""
+    """Remove forms. One with most of the text is unwrapped: some servers put the page into one."""
     size = len(body.text())
     for form in body.css("form"):
         if len(form.text()) * 2 < size:
@@ -96,7 +96,7 @@ def drop_forms(body: LexborNode) -> None:
 
 
 def find_main_part(body: LexborNode) -> LexborNode:
-    """The element that says it is the content, if it has most of the text."""
+    """The element that is marked as the content, if it has at least half of the text."""
     size = len(body.text())
     for selector in ("main", "[role=main]", "article"):
         for node in body.css(selector):

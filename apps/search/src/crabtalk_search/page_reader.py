@@ -1,15 +1,15 @@
-"""Reader: has pages read by processes that may fail alone. What those do is in `page`."""
+"""Reads pages in separate processes, which may crash alone. They run the module `page`."""
 
 import asyncio
 import json
 import sys
 
-# At a time; each may take a gigabyte.
+# Processes at a time; each may take a gigabyte.
 MAX_PROCESSES = 4
 
 
 class PageReadError(Exception):
-    """The process did not live to tell what is in the page."""
+    """The process ended without a result."""
 
 
 class PageReader:
@@ -17,17 +17,17 @@ class PageReader:
         self._process_slots = asyncio.Semaphore(MAX_PROCESSES)
 
     async def read_page(
-        self, data: bytes, url: str, charset: str | None, most: int
+        self, data: bytes, url: str, charset: str | None, limit: int
     ) -> tuple[str, str, int]:
-        """Title, text up to `most` characters, and how many it has. Raises ReadError.
+        """The title, the text up to `limit` characters, and its full length. Raises PageReadError.
 
         Cancelled, the process is killed.
         """
-        words = [str(most), url, *([charset] if charset else [])]
+        arguments = [str(limit), url, *([charset] if charset else [])]
         async with self._process_slots:
             process = await asyncio.create_subprocess_exec(
-                # -P: a file in the working directory is not to pass for a module of ours.
-                *(sys.executable, "-P", "-m", "crabtalk_search.page", *words),
+                # -P: a file in the working directory must not be imported as our module.
+                *(sys.executable, "-P", "-m", "crabtalk_search.page", *arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -40,5 +40,5 @@ class PageReader:
                     await process.wait()
         if process.returncode != 0:
             raise PageReadError
-        read = json.loads(out)
-        return read["title"], read["content"], read["length"]
+        result = json.loads(out)
+        return result["title"], result["content"], result["length"]

@@ -1,7 +1,7 @@
-"""Ranking: the lists of several engines become one.
+"""Ranking: merges the result lists of several engines.
 
 A page scores the sum of 1/position over the engines that found it, and half a point for each engine
-after the first. Engines write the same address in different ways, so pages are compared by a key.
+after the first. Engines write one URL in different ways, so URLs are normalised for comparison.
 """
 
 import re
@@ -16,7 +16,7 @@ TRACKING_PATTERN = re.compile(r"utm_[^=]*|fbclid|gclid|ref")
 
 @dataclass(slots=True)
 class SearchResult:
-    """A page, with the engines that found it."""
+    """A page, and the engines that found it."""
 
     title: str
     url: str
@@ -25,16 +25,16 @@ class SearchResult:
     score: float = 0.0
 
 
-def rank_hits(found: Mapping[str, Sequence[EngineHit]], limit: int) -> list[SearchResult]:
-    """The best `limit` pages of what was found, best first; equals in the order of finding."""
+def rank_hits(hits_by_engine: Mapping[str, Sequence[EngineHit]], limit: int) -> list[SearchResult]:
+    """The best `limit` pages, best first; pages with the same score in order of discovery."""
     results: dict[str, SearchResult] = {}
-    for engine, hits in found.items():
+    for engine, hits in hits_by_engine.items():
         for position, hit in enumerate(hits, 1):
             result = results.setdefault(
                 normalize_url(hit.url), SearchResult(hit.title, hit.url, "")
             )
             if engine in result.engines:
-                continue  # an engine's second mention of a page is no second opinion
+                continue  # count each engine once per page
             result.score += 1 / position + (ENGINE_BONUS if result.engines else 0)
             result.engines.append(engine)
             result.description = max(result.description, hit.description, key=len)
@@ -43,12 +43,12 @@ def rank_hits(found: Mapping[str, Sequence[EngineHit]], limit: int) -> list[Sear
 
 
 def normalize_url(url: str) -> str:
-    """The same for addresses that differ by `www.`, a last slash, or what tracks readers."""
+    """Remove differences that do not matter: `www.`, a trailing slash, tracking parameters."""
     address, question, query = url.partition("?")
     if question:
         query, hash_mark, fragment = query.partition("#")
-        kept = [pair for pair in query.split("&") if not is_tracking_parameter(pair)]
-        rest = "&".join(kept)
+        parameters = [pair for pair in query.split("&") if not is_tracking_parameter(pair)]
+        rest = "&".join(parameters)
         url = address + (f"?{rest}" if rest else "") + hash_mark + fragment
     return url.replace("://www.", "://", 1).removesuffix("/")
 

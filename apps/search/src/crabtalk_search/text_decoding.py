@@ -1,4 +1,4 @@
-"""Content: what kind of text a response is, and its bytes as characters."""
+"""Detects what kind of text a response is, and decodes its bytes."""
 
 import codecs
 import re
@@ -19,14 +19,14 @@ BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 META_CHARSET_PATTERN = re.compile(rb"<meta[^>]+charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
-# As browsers have it: these names are used for pages that are in fact in the wider one.
+# As in browsers: pages with the name on the left are often written in the wider charset.
 WIDER_CHARSETS = {"iso8859-1": "cp1252", "ascii": "cp1252", "gb2312": "gb18030", "gbk": "gb18030"}
-# A meta element that counts stands this early.
+# A meta element only counts within these first bytes.
 META_SEARCH_BYTES = 4096
 
 
 def detect_content_kind(content_type: str, start: bytes) -> ContentKind | None:
-    """None for what is no text. A server that does not say is judged by the first bytes."""
+    """None if it is not text. Without a known content type, the first bytes decide."""
     if content_type in HTML_TYPES:
         return "html"
     if TEXT_TYPE_PATTERN.fullmatch(content_type):
@@ -43,27 +43,28 @@ def detect_content_kind(content_type: str, start: bytes) -> ContentKind | None:
 
 
 def decode_text(data: bytes, charset: str | None) -> str:
-    """By its byte order mark, else as the server says, else as the page says, else as it seems."""
+    """Decode by the byte order mark, else the server's charset, else the page's, else a guess."""
     for mark, name in BOMS:
         if data.startswith(mark):
             return data[len(mark) :].decode(name, "replace")
-    found = META_CHARSET_PATTERN.search(data[:META_SEARCH_BYTES])
-    for given in (charset, found[1].decode("ascii", "replace") if found else None):
-        if given and (known := find_codec(given)):
-            return data.decode(known, "replace")
+    meta_charset = META_CHARSET_PATTERN.search(data[:META_SEARCH_BYTES])
+    page_charset = meta_charset[1].decode("ascii", "replace") if meta_charset else None
+    for candidate in (charset, page_charset):
+        if candidate and (codec := find_codec(candidate)):
+            return data.decode(codec, "replace")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        # What was UTF-8 up to a cut in its last character is UTF-8.
+        # A cut in the middle of the last character does not make a text invalid UTF-8.
         is_cut = error.end == len(data) and not data[: error.start].isascii()
         return data[: error.start].decode() if is_cut else data.decode("cp1252", "replace")
 
 
 def find_codec(name: str) -> str | None:
-    """Python's name for it; None for what is no encoding of text."""
+    """Python's name of a charset; None if it is not one."""
     try:
-        found = codecs.lookup(name.strip())
-        bytes(4).decode(found.name, "replace")  # some are no charsets, such as rot13
+        codec = codecs.lookup(name.strip())
+        bytes(4).decode(codec.name, "replace")  # some codecs are no charsets, such as rot13
     except (LookupError, ValueError):
         return None
-    return WIDER_CHARSETS.get(found.name, found.name)
+    return WIDER_CHARSETS.get(codec.name, codec.name)

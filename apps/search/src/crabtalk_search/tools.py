@@ -1,4 +1,4 @@
-"""The tools `search` and `fetch`: their answers as agents and scripts get them."""
+"""The tools `search` and `fetch`, and their results as JSON and as text."""
 
 import json
 from collections.abc import AsyncIterator
@@ -13,14 +13,14 @@ from .metasearch import Metasearch, SearchAnswer
 
 
 class SearchTools:
-    """As long as the context that made them lives. Both answer in JSON, or fail with a text."""
+    """The tools; usable until the context of `open_tools` ends."""
 
     def __init__(self, metasearch: Metasearch, fetcher: PageFetcher) -> None:
         self._metasearch = metasearch
         self._fetcher = fetcher
 
     async def search(self, query: str, page: int = 0) -> SearchAnswer:
-        """Raises SearchError, whose text begins as agents know it."""
+        """Raises SearchError with the prefix that agents know."""
         try:
             return await self._metasearch.search(query, page)
         except SearchError as error:
@@ -36,9 +36,9 @@ class SearchTools:
 @asynccontextmanager
 async def open_tools(config: SearchConfig) -> AsyncIterator[SearchTools]:
     async with AsyncExitStack() as stack:
-        web = await stack.enter_async_context(EngineClient(config.timeout))
+        client = await stack.enter_async_context(EngineClient(config.timeout))
         fetcher = await stack.enter_async_context(PageFetcher(config.fetch))
-        yield SearchTools(Metasearch(config, web), fetcher)
+        yield SearchTools(Metasearch(config, client), fetcher)
 
 
 def to_json(value: SearchAnswer | FetchedPage) -> str:
@@ -46,7 +46,7 @@ def to_json(value: SearchAnswer | FetchedPage) -> str:
 
 
 def format_answer(answer: SearchAnswer) -> str:
-    """For people: a paragraph a page."""
+    """Format results for people, a paragraph for each page."""
     if not answer.results:
         return "nothing found"
     return "\n\n".join(

@@ -1,7 +1,7 @@
-"""Line: requests to the Bot API, by the client library's own, with what was answered kept whole.
+"""Requests to the Bot API. Wraps the client library's HTTP class, and keeps error replies whole.
 
-The library sorts refusals by their words; whether a message may have arrived cannot be told from
-that. It can from the status, and from where a connection broke.
+The library sorts errors by their text, which does not say whether a message may have arrived. The
+HTTP status and the point where a connection broke do.
 """
 
 import json
@@ -13,7 +13,7 @@ from telegram.request import HTTPXRequest
 
 BAD_GATEWAY = 502
 EMPTY_RESULT = b'{"ok": true, "result": []}'
-# Where a request has not left yet.
+# Errors before the request was sent.
 NOT_SENT_ERRORS = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -24,21 +24,21 @@ NOT_SENT_ERRORS = (
 
 
 class BotApiError(TelegramError):
-    """What the Bot API said no with."""
+    """An error reply of the Bot API."""
 
     def __init__(self, status: int, description: str, retry_after: float, moved_to: str) -> None:
         super().__init__(description)
         self.status = status
         self.description = description
         self.retry_after = retry_after
-        self.moved_to = moved_to  # the id that a group has now
+        self.moved_to = moved_to  # the new id of a group that became a supergroup
 
 
 class BotApiRequest(HTTPXRequest):
-    async def do_request(self, *args: Any, **more: Any) -> tuple[int, bytes]:
-        status, payload = await super().do_request(*args, **more)
+    async def do_request(self, *args: Any, **options: Any) -> tuple[int, bytes]:
+        status, payload = await super().do_request(*args, **options)
         answer = parse_answer(payload)
-        if answer is None:  # of a proxy, or a page to log in at
+        if answer is None:  # a page of a proxy or a login portal
             raise BotApiError(BAD_GATEWAY, f"{status}, and not from the Bot API", 0.0, "")
         if status >= 300 or answer["ok"] is not True:
             raise parse_error(status, answer)
@@ -46,17 +46,17 @@ class BotApiRequest(HTTPXRequest):
 
 
 class UpdatesRequest(BotApiRequest):
-    """For getUpdates alone. The library reads all that came or none of it, so that what it cannot
-    read would hold up the rest: it is told that nothing came, and `found` has what did."""
+    """For getUpdates alone. The library parses all updates of a reply or none, so one bad update
+    would hold up the rest: it is given an empty list, and `updates` has the raw ones."""
 
     updates: tuple[dict[str, Any], ...] = ()
 
-    async def do_request(self, *args: Any, **more: Any) -> tuple[int, bytes]:
+    async def do_request(self, *args: Any, **options: Any) -> tuple[int, bytes]:
         self.updates = ()
-        status, payload = await super().do_request(*args, **more)
+        status, payload = await super().do_request(*args, **options)
         result = json.loads(payload).get("result")
         if isinstance(result, list):
-            self.updates = tuple(one for one in result if isinstance(one, dict))
+            self.updates = tuple(update for update in result if isinstance(update, dict))
         return status, EMPTY_RESULT
 
 
@@ -69,8 +69,8 @@ def parse_answer(payload: bytes) -> dict[str, Any] | None:
 
 
 def parse_error(status: int, answer: dict[str, Any]) -> BotApiError:
-    found = answer.get("parameters")
-    parameters = found if isinstance(found, dict) else {}
+    raw_parameters = answer.get("parameters")
+    parameters = raw_parameters if isinstance(raw_parameters, dict) else {}
     seconds = parameters.get("retry_after", 0)
     return BotApiError(
         status if status >= 300 else int(answer.get("error_code", BAD_GATEWAY)),
@@ -81,5 +81,5 @@ def parse_error(status: int, answer: dict[str, Any]) -> BotApiError:
 
 
 def may_have_been_sent(error: BaseException) -> bool:
-    """Whether the request of a failure may have reached anybody."""
+    """Whether a failed request may have reached the server."""
     return not isinstance(error.__cause__, NOT_SENT_ERRORS)

@@ -1,4 +1,4 @@
-"""Opening: a bot from its settings, and what it needs to talk."""
+"""Builds the Telegram service from the settings, and its bot and HTTP clients."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from .service import TelegramService, UpdateSource
 from .webhook import TelegramWebhook, parse_listen_address
 
 BASE_URL = "https://api.telegram.org"
-# Seconds. An upload has a minute, and who finds no free connection waits as long.
+# Seconds. An upload has a minute, and a request waits as long for a free connection.
 CONNECT_TIMEOUT, READ_TIMEOUT, WRITE_TIMEOUT, MEDIA_TIMEOUT, POOL_TIMEOUT = (
     10.0,
     30.0,
@@ -29,7 +29,7 @@ CONNECT_TIMEOUT, READ_TIMEOUT, WRITE_TIMEOUT, MEDIA_TIMEOUT, POOL_TIMEOUT = (
     60.0,
 )
 MAX_CONNECTIONS = 64
-# They log addresses, and the token is part of them.
+# They log URLs, and the token is part of them.
 NOISY_LOGGERS = ("httpx", "httpcore", "telegram")
 
 L = TypeVar("L", bound=BotApiRequest)
@@ -37,23 +37,26 @@ L = TypeVar("L", bound=BotApiRequest)
 
 @asynccontextmanager
 async def open_telegram(
-    settings: GatewaySettings, *, pace: RateLimiter | None = None
+    settings: GatewaySettings, *, rate_limiter: RateLimiter | None = None
 ) -> AsyncIterator[TelegramService]:
-    """Raises GatewayError for settings that cannot work."""
+    """Open the service. Raises GatewayError for settings that cannot work."""
     timeout = httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT)
-    asking = make_request(1, UpdatesRequest)
-    async with open_bot(settings, asking) as bot, httpx.AsyncClient(timeout=timeout) as http:
-        source = make_source(settings, bot, asking)
-        service = TelegramService(bot, http, source, pace, settings.owners)
+    updates_request = make_request(1, UpdatesRequest)
+    async with (
+        open_bot(settings, updates_request) as bot,
+        httpx.AsyncClient(timeout=timeout) as http,
+    ):
+        source = make_source(settings, bot, updates_request)
+        service = TelegramService(bot, http, source, rate_limiter, settings.owners)
         async with aclosing(service):
             yield service
 
 
 async def fetch_identity(settings: GatewaySettings) -> str:
-    """Raises GatewayError, and what the service raises."""
-    asking = make_request(1, UpdatesRequest)
-    async with open_bot(settings, asking) as bot:
-        make_source(settings, bot, asking)
+    """The bot's name. Raises GatewayError, and what the service raises."""
+    updates_request = make_request(1, UpdatesRequest)
+    async with open_bot(settings, updates_request) as bot:
+        make_source(settings, bot, updates_request)
         try:
             me = await bot.get_me()
         except TelegramError as error:
@@ -65,25 +68,25 @@ async def fetch_identity(settings: GatewaySettings) -> str:
 
 @asynccontextmanager
 async def open_bot(
-    settings: GatewaySettings, asking: UpdatesRequest
+    settings: GatewaySettings, updates_request: UpdatesRequest
 ) -> AsyncIterator[telegram.Bot]:
     for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    base = check_url("base_url", settings.base_url or BASE_URL, ("https", "http"))
-    telling = make_request(MAX_CONNECTIONS, BotApiRequest)
+    base_url = check_url("base_url", settings.base_url or BASE_URL, ("https", "http"))
+    request = make_request(MAX_CONNECTIONS, BotApiRequest)
     try:
         yield telegram.Bot(
             settings.token,
-            base_url=f"{base}/bot",
-            base_file_url=f"{base}/file/bot",
-            request=telling,
-            get_updates_request=asking,
+            base_url=f"{base_url}/bot",
+            base_file_url=f"{base_url}/file/bot",
+            request=request,
+            get_updates_request=updates_request,
         )
     except InvalidToken:
         raise RejectedError(TOKEN_REFUSED) from None
     finally:
-        await asking.shutdown()
-        await telling.shutdown()
+        await updates_request.shutdown()
+        await request.shutdown()
 
 
 def make_request(connections: int, kind: type[L]) -> L:
@@ -98,12 +101,12 @@ def make_request(connections: int, kind: type[L]) -> L:
 
 
 def make_source(
-    settings: GatewaySettings, bot: telegram.Bot, asking: UpdatesRequest
+    settings: GatewaySettings, bot: telegram.Bot, updates_request: UpdatesRequest
 ) -> UpdateSource:
-    """Polling, unless there is an address to be reached at."""
+    """Polling, or a webhook if the settings have its URL."""
     url, listen = settings.extra.get("webhook_url", ""), settings.extra.get("webhook_listen", "")
     if not url:
-        return TelegramPolling(bot, asking)
+        return TelegramPolling(bot, updates_request)
     check_url("webhook_url", url, ("https",))
     parse_listen_address(listen)
     return TelegramWebhook(bot, url, listen)

@@ -1,4 +1,4 @@
-"""crabtalk-telegram: the command. Its verbs are those of every gateway."""
+"""The command `crabtalk-telegram`. It has the commands of every gateway."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from crabtalk.gateway import ChatService, GatewaySettings
 
 SERVICE_NAME = "telegram"
-# The settings of its own, with what holds where the file does not say.
+# Telegram's own settings and their defaults.
 EXTRA_SETTINGS = {"webhook_url": "", "webhook_listen": "127.0.0.1:8443"}
 
 
 @asynccontextmanager
-async def open_service(settings: "GatewaySettings", own: Path) -> "AsyncIterator[ChatService]":
+async def open_service(
+    settings: "GatewaySettings", directory: Path
+) -> "AsyncIterator[ChatService]":
     from .bot_setup import open_telegram
 
     async with open_telegram(settings) as service:

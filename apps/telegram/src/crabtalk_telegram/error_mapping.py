@@ -1,4 +1,4 @@
-"""Refusals: what the Bot API and the network say no with, as a gateway knows it."""
+"""Maps errors of the Bot API and the network to those of the gateway."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ from crabtalk.gateway import (
 
 from .bot_requests import BotApiError, may_have_been_sent
 
-# Seconds until the next try, where nobody says how many.
+# Seconds until the next try, if the server does not say how many.
 RETRY_SECONDS = 1.0
 TOKEN_REFUSED = "Telegram does not know this token; run `crabtalk-telegram setup`"  # noqa: S105
 UNAUTHORISED, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_LARGE, TOO_MANY = 401, 403, 404, 409, 413, 429
 
-# In the words of the Bot API, which has no numbers for them.
+# Phrases in the Bot API's error texts, which have no codes.
 TOO_LONG_PHRASES = ("too long", "too_long", "too_big")
 CHAT_GONE_PHRASES = (
     "chat not found",
@@ -36,7 +36,7 @@ CHAT_GONE_PHRASES = (
     "topic_deleted",
     "message thread not found",
 )
-# Who may write may still not be allowed to send these.
+# A bot that may write to a chat may still not be allowed to send these.
 MEDIA_PHRASES = ("photo", "document", "video", "audio", "media")
 UNCHANGED_PHRASE = "message is not modified"
 UNPARSED_PHRASE = "can't parse"
@@ -61,7 +61,7 @@ def to_service_error(error: TelegramError) -> ChatServiceError:
     if error.status == TOO_MANY or error.retry_after:
         return RetryLaterError(max(error.retry_after, RETRY_SECONDS), error.description)
     if error.status in (UNAUTHORISED, NOT_FOUND, CONFLICT):
-        # The token's, and nothing was done. Who asks for updates finds out whether it is for good.
+        # A wrong token; nothing was done. Polling finds out whether that is permanent.
         return RetryLaterError(RETRY_SECONDS, error.description)
     if error.status == FORBIDDEN or is_chat_gone(words):
         return ChatBlockedError(error.description)
@@ -69,21 +69,21 @@ def to_service_error(error: TelegramError) -> ChatServiceError:
         return RejectedError(error.description)
     if error.status >= 500:
         return DeliveryUnknownError(error.description)
-    if any(said in words for said in TOO_LONG_PHRASES):
+    if any(phrase in words for phrase in TOO_LONG_PHRASES):
         return MessageTooLongError(error.description)
     return RejectedError(error.description)
 
 
 def is_chat_gone(words: str) -> bool:
-    return any(said in words for said in CHAT_GONE_PHRASES) and not any(
-        said in words for said in MEDIA_PHRASES
+    return any(phrase in words for phrase in CHAT_GONE_PHRASES) and not any(
+        phrase in words for phrase in MEDIA_PHRASES
     )
 
 
 def is_token_error(error: TelegramError) -> bool:
-    """Whether there is no such bot. A path that is not there has the same status."""
+    """Whether the token is unknown. A URL path that does not exist has the same status."""
     return isinstance(error, BotApiError) and error.status in (UNAUTHORISED, NOT_FOUND)
 
 
-def has_phrase(error: TelegramError, words: str) -> bool:
-    return isinstance(error, BotApiError) and words in error.description.lower()
+def has_phrase(error: TelegramError, phrase: str) -> bool:
+    return isinstance(error, BotApiError) and phrase in error.description.lower()

@@ -1,7 +1,7 @@
-"""Inline: what is inside a line of markdown: emphasis, code, links. Pure: text in, spans out.
+"""Parses markdown inside a line: emphasis, code, links. Pure: text in, spans out.
 
-CommonMark's rules of emphasis, so that `snake_case`, `2 * 3` and half-written words mean what they
-mean elsewhere. What it does not know is text.
+It uses CommonMark's rules of emphasis, so `snake_case`, `2 * 3` and half-written words come out as
+people expect. Syntax it does not know stays text.
 """
 
 import html
@@ -14,12 +14,12 @@ CODE, LINK, BOLD, ITALIC, STRIKE = "code", "link", "bold", "italic", "strike"
 
 PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 SCHEMES = ("http://", "https://", "mailto:", "tg://")
-# Brackets inside brackets.
+# Nesting depth of brackets.
 MAX_DEPTH = 16
 TICKS_PATTERN = re.compile(r"`+")
 RUN_PATTERN = re.compile(r"\*+|_+|~~")
 ENTITY_PATTERN = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
-# Marks inside an address belong to it.
+# Marks inside a URL belong to it.
 ADDRESS_PATTERN = re.compile(r"https?://[^\s<>*`\[\]()]+(?:\([^\s()<>*`]*\)[^\s<>*`\[\]()]*)*")
 ANGLE_LINK_PATTERN = re.compile(r"<((?:https?://|mailto:|tg://)[^\s<>]+)>")
 LINK_TARGET_PATTERN = re.compile(
@@ -30,7 +30,7 @@ PLAIN_PATTERN = re.compile(r"[^\\`!\[<&*_~h]+|h(?!ttps?://)")
 
 @dataclass(frozen=True, slots=True)
 class InlineSpan:
-    """`inside` of code is one text as it is."""
+    """A code span has its text unparsed, as one child."""
 
     kind: str
     children: "tuple[Inline, ...]"
@@ -42,7 +42,7 @@ Inline: TypeAlias = str | InlineSpan
 
 @dataclass(slots=True)
 class DelimiterRun:
-    """Marks that may begin or end an emphasis."""
+    """A run of marks that may begin or end an emphasis."""
 
     mark: str
     remaining: int
@@ -65,40 +65,42 @@ def parse_inline(text: str) -> tuple[Inline, ...]:
 
 
 def iterate_tokens(text: str) -> Iterator[Token]:
-    place = 0
-    while place < len(text):
-        found = PLAIN_PATTERN.match(text, place) or ADDRESS_PATTERN.match(text, place)
-        if found is not None:
-            end = place + len(found[0].rstrip("_~") if found.re is ADDRESS_PATTERN else found[0])
-            yield text[place:end]
-            place = end
+    position = 0
+    while position < len(text):
+        match = PLAIN_PATTERN.match(text, position) or ADDRESS_PATTERN.match(text, position)
+        if match is not None:
+            end = position + len(match[0].rstrip("_~") if match.re is ADDRESS_PATTERN else match[0])
+            yield text[position:end]
+            position = end
             continue
-        token, place = parse_special(text, place)
+        token, position = parse_special(text, position)
         yield token
 
 
-def parse_special(text: str, place: int) -> tuple[Token, int]:
-    """What begins with a character that may mean something, and where it ends."""
-    character = text[place]
-    if character == "\\" and text[place + 1 : place + 2] in PUNCTUATION:
-        return text[place + 1], place + 2
+def parse_special(text: str, position: int) -> tuple[Token, int]:
+    """The token that begins with a special character, and the position after it."""
+    character = text[position]
+    if character == "\\" and text[position + 1 : position + 2] in PUNCTUATION:
+        return text[position + 1], position + 2
     if character == "`":
-        return parse_code_span(text, place)
-    if (found := ANGLE_LINK_PATTERN.match(text, place)) is not None:
-        return found[1], found.end()
-    if (found := ENTITY_PATTERN.match(text, place)) is not None:
-        return html.unescape(found[0]), found.end()
-    is_image = text.startswith("![", place)
-    if (character == "[" or is_image) and (made := parse_link(text, place + is_image)) is not None:
-        return made
-    if (found := RUN_PATTERN.match(text, place)) is not None:
-        return parse_run(text, found), found.end()
-    return character, place + 1
+        return parse_code_span(text, position)
+    if (match := ANGLE_LINK_PATTERN.match(text, position)) is not None:
+        return match[1], match.end()
+    if (match := ENTITY_PATTERN.match(text, position)) is not None:
+        return html.unescape(match[0]), match.end()
+    is_image = text.startswith("![", position)
+    if (character == "[" or is_image) and (
+        link := parse_link(text, position + is_image)
+    ) is not None:
+        return link
+    if (match := RUN_PATTERN.match(text, position)) is not None:
+        return parse_run(text, match), match.end()
+    return character, position + 1
 
 
-def parse_code_span(text: str, place: int) -> tuple[Token, int]:
-    opening = TICKS_PATTERN.match(text, place)
-    assert opening is not None  # noqa: S101 - there is one
+def parse_code_span(text: str, position: int) -> tuple[Token, int]:
+    opening = TICKS_PATTERN.match(text, position)
+    assert opening is not None  # noqa: S101 - the caller has seen the backtick
     for closing in TICKS_PATTERN.finditer(text, opening.end()):
         if len(closing[0]) == len(opening[0]):
             inside = text[opening.end() : closing.start()].replace("\n", " ")
@@ -108,27 +110,27 @@ def parse_code_span(text: str, place: int) -> tuple[Token, int]:
     return opening[0], opening.end()
 
 
-def parse_link(text: str, place: int) -> tuple[Token, int] | None:
-    """From its `[` on. Where it leads nowhere an app could follow, its words and its target."""
-    end = find_closing_bracket(text, place)
+def parse_link(text: str, position: int) -> tuple[Token, int] | None:
+    """Parse a link from its `[` on. A target with an unknown scheme is shown as text."""
+    end = find_closing_bracket(text, position)
     target = LINK_TARGET_PATTERN.match(text, end + 1) if end > 0 else None
     if target is None:
         return None
     url = html.unescape(target[1])
-    words = parse_inline(text[place + 1 : end])
+    words = parse_inline(text[position + 1 : end])
     if url.lower().startswith(SCHEMES):
         return InlineSpan(LINK, words if any(words) else (url,), url), target.end()
-    shown = f" ({url})" if url else ""
-    return InlineSpan("", (*words, shown)), target.end()
+    suffix = f" ({url})" if url else ""
+    return InlineSpan("", (*words, suffix)), target.end()
 
 
-def find_closing_bracket(text: str, place: int) -> int:
-    """-1 where there is none in this line, or too many are inside one another."""
+def find_closing_bracket(text: str, position: int) -> int:
+    """-1 if there is none in this line, or the brackets are nested too deeply."""
     depth = 0
-    while place < len(text) and text[place] != "\n":
-        match text[place]:
+    while position < len(text) and text[position] != "\n":
+        match text[position]:
             case "\\":
-                place += 1
+                position += 1
             case "[" if depth == MAX_DEPTH:
                 return -1
             case "[":
@@ -136,14 +138,14 @@ def find_closing_bracket(text: str, place: int) -> int:
             case "]":
                 depth -= 1
                 if not depth:
-                    return place
-        place += 1
+                    return position
+        position += 1
     return -1
 
 
-def parse_run(text: str, found: re.Match[str]) -> DelimiterRun:
-    before = text[found.start() - 1 : found.start()] if found.start() else " "
-    after = text[found.end() : found.end() + 1] or " "
+def parse_run(text: str, match: re.Match[str]) -> DelimiterRun:
+    before = text[match.start() - 1 : match.start()] if match.start() else " "
+    after = text[match.end() : match.end() + 1] or " "
     is_left = not after.isspace() and (
         not is_punctuation(after) or before.isspace() or is_punctuation(before)
     )
@@ -151,10 +153,10 @@ def parse_run(text: str, found: re.Match[str]) -> DelimiterRun:
         not is_punctuation(before) or after.isspace() or is_punctuation(after)
     )
     can_open, can_close = is_left, is_right
-    if found[0][0] == "_":  # inside of words it is a letter
+    if match[0][0] == "_":  # inside a word it is a letter
         can_open = is_left and (not is_right or is_punctuation(before))
         can_close = is_right and (not is_left or is_punctuation(after))
-    return DelimiterRun(found[0][0], len(found[0]), can_open, can_close)
+    return DelimiterRun(match[0][0], len(match[0]), can_open, can_close)
 
 
 def is_punctuation(character: str) -> bool:
@@ -164,30 +166,30 @@ def is_punctuation(character: str) -> bool:
 # ── Emphasis ───────────────────────────────────────────────────────────────────────────────────
 
 
-def pair_delimiters(found: list[Token]) -> tuple[Inline, ...]:
-    """Pairs runs of marks, innermost first."""
+def pair_delimiters(tokens: list[Token]) -> tuple[Inline, ...]:
+    """Pair runs of marks, innermost first."""
     floors: dict[tuple[str, int, bool], int] = {}
-    place = 0
-    while place < len(found):
-        closer = found[place]
+    position = 0
+    while position < len(tokens):
+        closer = tokens[position]
         if not isinstance(closer, DelimiterRun) or not closer.can_close:
-            place += 1
+            position += 1
             continue
         key = (closer.mark, closer.length % 3, closer.can_open)
-        start = find_opener(found, place, floors.get(key, 0))
+        start = find_opener(tokens, position, floors.get(key, 0))
         if start is None:
-            floors[key] = place
-            place += 1
+            floors[key] = position
+            position += 1
         else:
-            place = pair_runs(found, start, place)
-    return flatten_tokens(found)
+            position = pair_runs(tokens, start, position)
+    return flatten_tokens(tokens)
 
 
-def find_opener(found: list[Token], place: int, floor: int) -> int | None:
-    closer = found[place]
-    assert isinstance(closer, DelimiterRun)  # noqa: S101 - as it was looked at
-    for start in range(place - 1, floor - 1, -1):
-        opener = found[start]
+def find_opener(tokens: list[Token], position: int, floor: int) -> int | None:
+    closer = tokens[position]
+    assert isinstance(closer, DelimiterRun)  # noqa: S101 - the caller has checked it
+    for start in range(position - 1, floor - 1, -1):
+        opener = tokens[start]
         if (
             not isinstance(opener, DelimiterRun)
             or opener.mark != closer.mark
@@ -201,32 +203,32 @@ def find_opener(found: list[Token], place: int, floor: int) -> int | None:
     return None
 
 
-def pair_runs(found: list[Token], start: int, place: int) -> int:
-    """Makes one of what is between two runs. Where to go on."""
-    opener, closer = found[start], found[place]
-    assert isinstance(opener, DelimiterRun)  # noqa: S101 - as they were looked at
+def pair_runs(tokens: list[Token], start: int, position: int) -> int:
+    """Make one span of the tokens between two runs. Returns the position to go on from."""
+    opener, closer = tokens[start], tokens[position]
+    assert isinstance(opener, DelimiterRun)  # noqa: S101 - the caller has checked them
     assert isinstance(closer, DelimiterRun)  # noqa: S101
     count = 2 if min(opener.remaining, closer.remaining) > 1 else 1
     kind = STRIKE if opener.mark == "~" else (ITALIC, BOLD)[count - 1]
     opener.remaining -= count
     closer.remaining -= count
-    found[start + 1 : place] = [InlineSpan(kind, flatten_tokens(found[start + 1 : place]))]
-    place = start + 2
+    tokens[start + 1 : position] = [InlineSpan(kind, flatten_tokens(tokens[start + 1 : position]))]
+    position = start + 2
     if not closer.remaining:
-        del found[place]
+        del tokens[position]
     if not opener.remaining:
-        del found[start]
-        place -= 1
-    return place
+        del tokens[start]
+        position -= 1
+    return position
 
 
-def flatten_tokens(found: list[Token]) -> tuple[Inline, ...]:
-    """With marks that mark nothing as text, and texts side by side as one."""
-    made: list[Inline] = []
-    for token in found:
-        one = token.mark * token.remaining if isinstance(token, DelimiterRun) else token
-        if isinstance(one, str) and made and isinstance(made[-1], str):
-            made[-1] += one
-        elif one:
-            made.append(one)
-    return tuple(made)
+def flatten_tokens(tokens: list[Token]) -> tuple[Inline, ...]:
+    """Turn unpaired marks into text, and join adjacent texts."""
+    inlines: list[Inline] = []
+    for token in tokens:
+        inline = token.mark * token.remaining if isinstance(token, DelimiterRun) else token
+        if isinstance(inline, str) and inlines and isinstance(inlines[-1], str):
+            inlines[-1] += inline
+        elif inline:
+            inlines.append(inline)
+    return tuple(inlines)

@@ -1,9 +1,10 @@
-"""Polling: updates by asking for them. What is in the journal is confirmed as the next are asked
-for."""
+"""Polling: fetches updates with getUpdates. Updates that are in the journal are confirmed by the
+next call."""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import telegram
@@ -15,7 +16,7 @@ from .bot_requests import UpdatesRequest
 from .error_mapping import TOKEN_REFUSED, is_token_error, to_service_error
 
 UPDATE_KINDS = ("message", "callback_query")
-# Seconds that Telegram may take to say that there is nothing, and that it has beyond that.
+# Seconds that Telegram may wait before an empty reply, and that the reply may take beyond that.
 POLL_SECONDS, READ_TIMEOUT = 30, 10.0
 
 T = TypeVar("T")
@@ -23,17 +24,17 @@ log = logging.getLogger(__name__)
 
 
 class TelegramPolling:
-    """`asking` is the line on which the bot asks for updates."""
+    """`updates_request` is the HTTP class the bot uses for getUpdates."""
 
-    port = 0  # nobody comes here
+    port = 0  # polling listens on no port
 
     def __init__(
-        self, bot: telegram.Bot, asking: UpdatesRequest, *, wait: int = POLL_SECONDS
+        self, bot: telegram.Bot, updates_request: UpdatesRequest, *, wait: int = POLL_SECONDS
     ) -> None:
         self._bot = bot
-        self._request = asking
+        self._request = updates_request
         self._poll_seconds = wait
-        self._unacknowledged: set[int] = set()  # given, and not in the journal yet
+        self._unacknowledged: set[int] = set()  # yielded, and not in the journal yet
         self._all_acknowledged = asyncio.Event()
 
     def acknowledge(self, number: int) -> None:
@@ -44,22 +45,23 @@ class TelegramPolling:
     async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
         await retry_until_done(self._bot.delete_webhook)
         offset: int | None = None
-        odd = Backoff()
+        backoff = Backoff()
         while True:
-            came = await retry_until_done(lambda confirmed=offset: self._fetch_updates(confirmed))  # type: ignore[misc]
-            # Their numbers say in which order they happened.
-            batch = sorted(filter(is_numbered, came), key=get_update_number)
+            fetch = partial(self._fetch_updates, offset)
+            received = await retry_until_done(fetch)
+            # The update ids are in the order of events.
+            batch = sorted(filter(is_numbered, received), key=get_update_number)
             self._unacknowledged = set(map(get_update_number, batch))
             for update in batch:
                 yield update
             while self._unacknowledged:
                 self._all_acknowledged.clear()
                 await self._all_acknowledged.wait()
-            if came and not batch:  # nor can it be confirmed: it would come again at once
+            if received and not batch:  # they cannot be confirmed, so they would come again at once
                 log.error("what Telegram gives has no number, and is left out")
-                await odd.wait()
-            # Said once, and then not any more: ids that begin anew, as they do after a quiet week,
-            # may be below what was confirmed before it.
+                await backoff.wait()
+            # Sent once: after a quiet week Telegram starts again with other ids, which may be below
+            # an offset that was confirmed before.
             offset = max(map(get_update_number, batch)) + 1 if batch else None
 
     async def _fetch_updates(self, confirmed: int | None) -> tuple[dict[str, Any], ...]:
@@ -73,7 +75,7 @@ class TelegramPolling:
 
 
 def is_numbered(update: object) -> bool:
-    """Whether it is an update at all: that much of it can be told apart, and confirmed."""
+    """Whether it is an update with an id, so that it can be recognised and confirmed."""
     return isinstance(update, dict) and type(update.get("update_id")) is int
 
 
@@ -83,9 +85,9 @@ def get_update_number(update: dict[str, Any]) -> int:
 
 
 async def retry_until_done(work: Callable[[], Awaitable[T]]) -> T:
-    """Does what has to be done before anything else can be, however often it takes.
+    """Retry work that everything else depends on, as often as it takes.
 
-    Raises Refused when it is no use to try again.
+    Raises RejectedError when a retry cannot help.
     """
     backoff = Backoff()
     while True:
@@ -94,8 +96,10 @@ async def retry_until_done(work: Callable[[], Awaitable[T]]) -> T:
         except TelegramError as error:
             if is_token_error(error):
                 raise RejectedError(TOKEN_REFUSED) from None
-            meant = to_service_error(error)
-        if isinstance(meant, RejectedError):
-            raise meant
-        log.warning("Telegram does not answer: %s", meant)
-        await backoff.wait(meant.seconds if isinstance(meant, RetryLaterError) else 0.0)
+            service_error = to_service_error(error)
+        if isinstance(service_error, RejectedError):
+            raise service_error
+        log.warning("Telegram does not answer: %s", service_error)
+        await backoff.wait(
+            service_error.seconds if isinstance(service_error, RetryLaterError) else 0.0
+        )

@@ -1,7 +1,7 @@
-"""Pace: not faster than Telegram takes messages, so that it does not have to say so.
+"""Limits the rate of messages, so that Telegram does not have to reject any.
 
-It counts about thirty messages a second for all chats, and twenty a minute for a group. Who is told
-too often that it was too fast is not heard at all for a while.
+Telegram allows about thirty messages a second for all chats, and twenty a minute for a group. A bot
+that goes on after it was told to wait is blocked for a while.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from collections import OrderedDict
 from crabtalk.gateway import RetryLaterError
 
 MESSAGES_PER_SECOND = 25.0
-# So many at once, after a quiet second.
+# Messages that may be sent at once after a quiet second.
 BURST_SIZE = 20
 GROUP_INTERVAL = 3.0
-# A change that would have to wait longer is better made later, with more in it.
+# An edit that would have to wait longer is better made later, with more text.
 MAX_EDIT_WAIT = 1.0
 MAX_GROUPS = 1024
 
@@ -24,15 +24,15 @@ class RateLimiter:
     ) -> None:
         self._interval = 1 / a_second
         self._group_interval = group_every
-        self._free_at = 0.0  # when the next one may go, by the loop's clock
+        self._free_at = 0.0  # when the next message may be sent, by the loop's clock
         self._groups: OrderedDict[str, float] = OrderedDict()
 
     async def wait_to_send(self) -> None:
-        """When a message may go. Cancelled, its turn is lost to nobody."""
+        """Wait until a message may be sent. Cancelled, its slot stays used."""
         await asyncio.sleep(self._reserve_slot())
 
     async def wait_to_edit(self, chat: str, *, is_group: bool) -> None:
-        """When a message may be changed. Raises TryLater where that is not soon."""
+        """Wait until a message may be edited. Raises RetryLaterError if that is not soon."""
         now = asyncio.get_running_loop().time()
         if is_group and (wait := self._groups.get(chat, 0.0) - now) > 0:
             raise RetryLaterError(wait, "a group takes few changes")

@@ -1,4 +1,4 @@
-"""Telegram: the service, over the Bot API. It moves messages, and knows nothing of agents."""
+"""The Telegram service, over the Bot API. It moves messages, and knows nothing of agents."""
 
 import asyncio
 import json
@@ -45,12 +45,12 @@ MAX_CAPTION = 1024
 MAX_UPLOAD = 50 * 1024 * 1024
 MAX_PHOTO = 10 * 1024 * 1024
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-# Of a file that comes; the library of gateways keeps no larger ones either.
+# Bytes of a received file; the gateway library stores no larger ones either.
 MAX_DOWNLOAD = 64 * 1024 * 1024
 BLOCK_SIZE = 64 * 1024
-# Buttons side by side, and how long their labels may be together.
+# Buttons side by side, and the total length of their labels.
 MAX_BUTTONS_IN_ROW, MAX_ROW_LENGTH = 3, 24
-# Groups that were given another id, and are remembered under both.
+# Groups that got another id, and are known under both.
 MAX_MOVED = 1024
 MAX_BACKGROUND_TASKS = 64
 NO_PREVIEW = telegram.LinkPreviewOptions(is_disabled=True)
@@ -72,12 +72,12 @@ log = logging.getLogger(__name__)
 
 
 class UpdateSource(Protocol):
-    """Where updates come from. `taken` is called for each of them."""
+    """A source of updates: polling or a webhook. `acknowledge` is called for each update."""
 
     port: int
 
     def updates(self) -> AsyncGenerator[dict[str, Any], None]:
-        """As they came, each with a number."""
+        """Raw updates, each with a number."""
 
     def acknowledge(self, number: int) -> None: ...
 
@@ -94,56 +94,56 @@ class TelegramService:
         bot: telegram.Bot,
         http: httpx.AsyncClient,
         source: UpdateSource,
-        pace: RateLimiter | None = None,
+        rate_limiter: RateLimiter | None = None,
         owners: Sequence[str] = (),
     ) -> None:
         self._owners = owners
         self._bot = bot
         self._http = http
         self._source = source
-        self._background_tasks: set[asyncio.Future[None]] = set()  # what nobody waits for
-        self._rate_limiter = pace or RateLimiter()
-        self._press_ids: dict[str, str] = {}  # of updates: what Telegram calls the press
+        self._background_tasks: set[asyncio.Future[None]] = set()  # cancelled by `aclose`
+        self._rate_limiter = rate_limiter or RateLimiter()
+        self._press_ids: dict[str, str] = {}  # by update id: Telegram's id of the button press
         self._moved_chats: dict[str, str] = {}
 
     @property
     def port(self) -> int:
-        """Where updates are brought to; 0 where they are asked for."""
+        """The port of the webhook; 0 for polling."""
         return self._source.port
 
     async def aclose(self) -> None:
-        errands = list(self._background_tasks)
-        for errand in errands:
-            errand.cancel()
-        await asyncio.gather(*errands, return_exceptions=True)
+        tasks = list(self._background_tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def measure(self, text: Markdown) -> int:
-        """In UTF-16 units, as Telegram counts what is seen: never more than was written, but for
-        tables."""
+        """The length in UTF-16 units, as Telegram counts the visible text. The markdown is never
+        shorter, except for tables."""
         longest = count_utf16_units(text)
         return max(longest, count_utf16_units(render_plain(text))) if has_table(text) else longest
 
-    # ── What comes ──────────────────────────────────────────────────────────────────────────
+    # ── Receiving ───────────────────────────────────────────────────────────────────────────
 
     async def updates(self) -> AsyncGenerator[Update, None]:
         me = await retry_until_done(self._bot.get_me)
         log.info("this is @%s", me.username)
         self._start_background(self._offer_commands())
-        async with aclosing(self._source.updates()) as found:
-            async for one in found:
-                update = self._parse_update(one, me)
+        async with aclosing(self._source.updates()) as raw_updates:
+            async for raw in raw_updates:
+                update = self._parse_update(raw, me)
                 if update is None:
-                    self._source.acknowledge(get_update_number(one))
+                    self._source.acknowledge(get_update_number(raw))
                 else:
                     yield update
 
     def _parse_update(self, raw: dict[str, Any], me: telegram.User) -> Update | None:
         try:
-            one = telegram.Update.de_json(raw, self._bot)
-            update = parse_update(one, me)
-            if update is not None and one.callback_query is not None:
-                self._press_ids[update.id] = one.callback_query.id
-        except Exception as error:  # whatever it is, it must not hold up the others
+            telegram_update = telegram.Update.de_json(raw, self._bot)
+            update = parse_update(telegram_update, me)
+            if update is not None and telegram_update.callback_query is not None:
+                self._press_ids[update.id] = telegram_update.callback_query.id
+        except Exception as error:  # no parse error may hold up the other updates
             log.warning("update %d makes no sense: %r", get_update_number(raw), error)
             return Update.unreadable(str(get_update_number(raw)), json.dumps(raw))
         return update
@@ -162,12 +162,12 @@ class TelegramService:
         task.add_done_callback(self._background_tasks.discard)
 
     async def _answer_press(self, query: str) -> None:
-        """The button stops turning. One that was pressed long ago has stopped by itself."""
+        """End the button's loading animation. After a while Telegram has ended it itself."""
         with suppress(TelegramError):
             await self._bot.answer_callback_query(query)
 
     async def _offer_commands(self) -> None:
-        """/mode is in the menus of the owner's own chats alone."""
+        """Set the command menus. /mode is only in the menus of the owners' own chats."""
         with suppress(TelegramError):
             await self._bot.set_my_commands(BOT_COMMANDS)
         for owner in self._owners:
@@ -176,7 +176,7 @@ class TelegramService:
                 with suppress(TelegramError):
                     await self._bot.set_my_commands((*BOT_COMMANDS, MODE_COMMAND), scope=scope)
 
-    # ── What goes ───────────────────────────────────────────────────────────────────────────
+    # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
     async def send(
         self,
@@ -189,12 +189,12 @@ class TelegramService:
     ) -> str:
         await self._rate_limiter.wait_to_send()
 
-        async def send(shown: dict[str, Any]) -> telegram.Message:
+        async def send(content: dict[str, Any]) -> telegram.Message:
             return await self._call_in_chat(
                 chat,
-                lambda place: self._bot.send_message(
-                    **place,
-                    **shown,
+                lambda target: self._bot.send_message(
+                    **target,
+                    **content,
                     reply_markup=build_keyboard(buttons),
                     **build_reply_parameters(reply_to),
                 ),
@@ -214,14 +214,14 @@ class TelegramService:
     ) -> None:
         await self._rate_limiter.wait_to_edit(chat.id, is_group=chat.is_group)
 
-        async def edit(shown: dict[str, Any]) -> None:
+        async def edit(content: dict[str, Any]) -> None:
             await self._call_in_chat(
                 chat,
-                lambda place: self._bot.edit_message_text(
-                    chat_id=place["chat_id"],
+                lambda target: self._bot.edit_message_text(
+                    chat_id=target["chat_id"],
                     message_id=int(message_id),
                     reply_markup=build_keyboard(buttons),
-                    **shown,
+                    **content,
                 ),
             )
 
@@ -235,24 +235,24 @@ class TelegramService:
     async def send_typing(self, chat: Chat) -> None:
         with translate_errors():
             await self._call_in_chat(
-                chat, lambda place: self._bot.send_chat_action(action=ChatAction.TYPING, **place)
+                chat, lambda target: self._bot.send_chat_action(action=ChatAction.TYPING, **target)
             )
 
     async def _call_in_chat(self, chat: Chat, call: Callable[[dict[str, Any]], Awaitable[T]]) -> T:
-        """Where the chat is now: a group that becomes a larger one has another id from then on."""
+        """Call the API with the chat's current id, which changes when it becomes a supergroup."""
         number, _, topic = chat.id.partition(TOPIC_SEPARATOR)
-        place: dict[str, Any] = {"chat_id": int(self._moved_chats.get(number, number))}
+        target: dict[str, Any] = {"chat_id": int(self._moved_chats.get(number, number))}
         if topic:
-            place["message_thread_id"] = int(topic)
+            target["message_thread_id"] = int(topic)
         try:
-            return await call(place)
+            return await call(target)
         except BotApiError as error:
             if not error.moved_to:
                 raise
             self._moved_chats[number] = error.moved_to
             while len(self._moved_chats) > MAX_MOVED:
                 del self._moved_chats[next(iter(self._moved_chats))]
-            return await call({**place, "chat_id": int(error.moved_to)})
+            return await call({**target, "chat_id": int(error.moved_to)})
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────
 
@@ -296,8 +296,8 @@ class TelegramService:
     ) -> telegram.Message:
         return await self._call_in_chat(
             chat,
-            lambda place: self._bot.send_photo(
-                photo=data, filename=name, caption=caption or None, **place
+            lambda target: self._bot.send_photo(
+                photo=data, filename=name, caption=caption or None, **target
             ),
         )
 
@@ -306,8 +306,8 @@ class TelegramService:
     ) -> telegram.Message:
         return await self._call_in_chat(
             chat,
-            lambda place: self._bot.send_document(
-                document=data, filename=name, caption=caption or None, **place
+            lambda target: self._bot.send_document(
+                document=data, filename=name, caption=caption or None, **target
             ),
         )
 
@@ -317,15 +317,15 @@ async def send_text(
 ) -> T:
     if not is_literal:
         return await send_markdown(call, text)
-    # Telegram is given no marks to read: what is monospaced is said by place and length.
+    # Telegram gets no markup to parse: an entity says what is monospaced.
     block = telegram.MessageEntity(telegram.MessageEntity.PRE, 0, count_utf16_units(text))
     return await call({"text": text, "entities": [block], "link_preview_options": NO_PREVIEW})
 
 
 async def send_markdown(call: Callable[[dict[str, Any]], Awaitable[T]], text: Markdown) -> T:
-    """Says a text with its marks; as bare text where Telegram cannot read them."""
+    """Send a text with its markup; as plain text if Telegram cannot parse it."""
     plain: dict[str, Any] = {"link_preview_options": NO_PREVIEW, "text": render_plain(text)}
-    if not plain["text"].strip():  # marks around nothing
+    if not plain["text"].strip():  # markup around nothing
         return await call({**plain, "text": text})
     try:
         return await call(
@@ -346,7 +346,7 @@ def build_reply_parameters(reply_to: str) -> dict[str, Any]:
 
 
 def build_keyboard(buttons: Sequence[Button]) -> telegram.InlineKeyboardMarkup | None:
-    """Short ones side by side."""
+    """Put short buttons side by side."""
     if not buttons:
         return None
     rows: list[list[telegram.InlineKeyboardButton]] = []

@@ -1,4 +1,4 @@
-"""Reading: an update of the Bot API as a gateway knows it. Pure."""
+"""Parses an update of the Bot API into an Update of the gateway. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from crabtalk.gateway import Attachment, Chat, Person, Update
 
 PRIVATE_CHAT = ChatType.PRIVATE
 GROUP_CHATS = (ChatType.GROUP, ChatType.SUPERGROUP)
-# A chat's id and that of a topic in it.
+# Separates a chat's id from a topic's id.
 TOPIC_SEPARATOR = "/"
 MENTION_TYPES = (MessageEntityType.MENTION, MessageEntityType.TEXT_MENTION)
 
 
 def parse_update(update: telegram.Update, me: telegram.User) -> Update | None:
-    """None for what nobody says to anybody: of bots, of channels, of the service itself."""
+    """None for updates without a person: from bots, channels and the service itself."""
     if update.callback_query is not None:
         return parse_press(update.update_id, update.callback_query)
     message = update.message
@@ -54,7 +54,7 @@ def parse_press(number: int, query: telegram.CallbackQuery) -> Update | None:
 
 
 def make_chat(message: telegram.MaybeInaccessibleMessage) -> Chat | None:
-    """A topic of a forum is a chat of its own."""
+    """The chat of a message. A topic of a forum is a chat of its own."""
     chat = message.chat
     if chat.type == PRIVATE_CHAT:
         return Chat(str(chat.id))
@@ -73,7 +73,7 @@ def make_person(user: telegram.User) -> Person:
 
 
 def is_addressed_to(message: telegram.Message, me: telegram.User) -> bool:
-    """A mention of us, a reply to us, or a command that is not for another bot."""
+    """Whether it mentions us, replies to us, or is a command that is not for another bot."""
     text = message.text or message.caption or ""
     if text.startswith("/"):
         _, at, name = text.split(maxsplit=1)[0].partition("@")
@@ -82,20 +82,20 @@ def is_addressed_to(message: telegram.Message, me: telegram.User) -> bool:
     if replied is not None and replied.from_user is not None and replied.from_user.id == me.id:
         return True
     return any(
-        shown.lower() == f"@{me.username}".lower()
+        mention.lower() == f"@{me.username}".lower()
         or (entity.user is not None and entity.user.id == me.id)
-        for entity, shown in iterate_mentions(message)
+        for entity, mention in iterate_mentions(message)
     )
 
 
 def iterate_mentions(message: telegram.Message) -> Iterator[tuple[telegram.MessageEntity, str]]:
     of_text, of_caption = message.parse_entities, message.parse_caption_entities
-    found = of_text(list(MENTION_TYPES)) if message.text else of_caption(list(MENTION_TYPES))
-    yield from found.items()
+    mentions = of_text(list(MENTION_TYPES)) if message.text else of_caption(list(MENTION_TYPES))
+    yield from mentions.items()
 
 
 def extract_text(message: telegram.Message, me: telegram.User) -> str:
-    """What was said, without our name."""
+    """The message without our name."""
     text = message.text or message.caption or describe_content(message)
     if message.chat.type == PRIVATE_CHAT or not me.username:
         return text
@@ -104,7 +104,7 @@ def extract_text(message: telegram.Message, me: telegram.User) -> str:
 
 
 def describe_content(message: telegram.Message) -> str:
-    """What has no text, in words."""
+    """The content of a message without text, in words."""
     if message.sticker is not None:
         return message.sticker.emoji or ""
     if message.location is not None:
@@ -120,10 +120,10 @@ def describe_content(message: telegram.Message) -> str:
 
 
 def iterate_attachments(message: telegram.Message) -> Iterator[Attachment]:
-    if message.photo:  # the same one in several sizes
-        photo = max(message.photo, key=lambda one: one.width * one.height)
+    if message.photo:  # the same photo in several sizes
+        photo = max(message.photo, key=lambda size: size.width * size.height)
         yield make_attachment(photo, "photo", "image/jpeg", ".jpg")
-    if message.animation is not None:  # comes as a document as well
+    if message.animation is not None:  # Telegram sends it as a document as well
         yield make_attachment(message.animation, "animation", "video/mp4", ".mp4")
     elif message.document is not None:
         yield make_attachment(message.document, "document", "application/octet-stream", "")
@@ -145,13 +145,13 @@ def make_attachment(
     | telegram.VideoNote
     | telegram.Audio
     | telegram.Voice,
-    word: str,
+    fallback_name: str,
     kind: str,
     suffix: str,
 ) -> Attachment:
     return Attachment(
         file.file_id,
-        getattr(file, "file_name", None) or f"{word}-{file.file_unique_id}{suffix}",
+        getattr(file, "file_name", None) or f"{fallback_name}-{file.file_unique_id}{suffix}",
         file.file_size or 0,
         getattr(file, "mime_type", None) or kind,
     )

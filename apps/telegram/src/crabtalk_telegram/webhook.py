@@ -1,7 +1,7 @@
-"""Webhook: updates that Telegram brings, to a listener on this machine behind a proxy of yours.
+"""Webhook: receives updates from Telegram at a local listener, behind a proxy of the user's.
 
-An update is answered when it is in the journal, and with that Telegram forgets it. What is not
-answered it brings again.
+A request is answered when its update is in the journal; Telegram forgets the update then. It sends
+an update again if it gets no answer.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 AUTH_HEADER = "X-Telegram-Bot-Api-Secret-Token"
-# What Telegram may bring at once, and a few that it has given up on.
+# Connections that Telegram may use at once, and room for requests it has given up on.
 WEBHOOK_CONNECTIONS, MAX_WAITING = 40, 64
-# Seconds until it is told to bring an update again; it waits for sixty.
+# Seconds until a request is answered with 503; Telegram waits for sixty.
 ANSWER_DEADLINE = 50.0
 MAX_REQUEST_BYTES = 1024 * 1024
 
@@ -33,22 +33,22 @@ log = logging.getLogger(__name__)
 
 
 class TelegramWebhook:
-    """`listen` is `127.0.0.1:8443`; `url` is where the proxy can be reached."""
+    """`listen` is like `127.0.0.1:8443`; `url` is the public address of the proxy."""
 
     def __init__(self, bot: telegram.Bot, url: str, listen: str) -> None:
         self._bot = bot
         self._url = url
         self._listen = listen
-        # Anew for each run, so that it is in no file.
+        # A new one for each run, so that it is in no file.
         self._secret = secrets.token_urlsafe(32)
         self._arrived: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING)
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self.port = 0  # when it listens
+        self.port = 0  # set when it listens
 
     def acknowledge(self, number: int) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        future = self._waiting.pop(number, None)
+        if future is not None and not future.done():
+            future.set_result(None)
 
     async def updates(self) -> AsyncGenerator[dict[str, Any], None]:
         from aiohttp import web
@@ -71,8 +71,8 @@ class TelegramWebhook:
             while True:
                 yield await self._arrived.get()
         finally:
-            for waiting in self._waiting.values():
-                waiting.cancel()
+            for future in self._waiting.values():
+                future.cancel()
             self._waiting.clear()
             await runner.cleanup()
 
@@ -87,8 +87,8 @@ class TelegramWebhook:
     async def _handle(self, request: "web.Request") -> "web.Response":
         from aiohttp import web
 
-        given = request.headers.get(AUTH_HEADER, "").encode(errors="replace")
-        if not hmac.compare_digest(given, self._secret.encode()):
+        secret = request.headers.get(AUTH_HEADER, "").encode(errors="replace")
+        if not hmac.compare_digest(secret, self._secret.encode()):
             return web.Response(status=401)
         try:
             update = json.loads(await request.read())
@@ -100,23 +100,23 @@ class TelegramWebhook:
 
     async def _wait_until_acknowledged(self, update: dict[str, Any]) -> bool:
         number = get_update_number(update)
-        waiting = self._waiting.get(number)
-        if waiting is None:
+        future = self._waiting.get(number)
+        if future is None:
             if self._arrived.full():
                 return False
-            waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+            future = self._waiting[number] = asyncio.get_running_loop().create_future()
             self._arrived.put_nowait(update)
         try:
             async with asyncio.timeout(ANSWER_DEADLINE):
-                # Not cancelled with this request: the same update may come with another.
-                await asyncio.shield(waiting)
+                # The future outlives this request: the same update may come with another.
+                await asyncio.shield(future)
         except TimeoutError:
             return False
         return True
 
 
 def parse_listen_address(listen: str) -> tuple[str, int]:
-    """Raises GatewayError for what is no address of this machine's own."""
+    """Parse `host:port`. Raises GatewayError for an address that is not on loopback."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]").replace("localhost", "127.0.0.1")
     try:

@@ -1,3 +1,3 @@
-"""crabtalk on any screen: the session stream, its gateway and its relay."""
+"""crabtalk on the web: the session stream, its gateway and its relay."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Account: what this machine is to an account at a relay, and what it may ask for there."""
+"""This machine's account at a relay: pairing with it, and requests to it."""
 
 import asyncio
 from pathlib import Path
@@ -37,32 +37,33 @@ async def request_relay(home: Path, method: str, path: str) -> dict[str, Any]:
 
     _, credentials = load_settings(home)
     async with RelayHttp(credentials.relay, credentials.token) as http:
-        found = await (http.get(path) if method == "GET" else http.delete(path))
-    return found if isinstance(found, dict) else {}
+        result = await (http.get(path) if method == "GET" else http.delete(path))
+    return result if isinstance(result, dict) else {}
 
 
 async def pair_machine(path: Path, url: str, invite: str = "") -> "RelayCredentials":
-    """Shows how to let this machine in, again and again until somebody does. `invite` lets whoever
-    opens the link make an account."""
+    """Print a link that lets this machine in, and a new one whenever it expires, until a device
+    approves it. With `invite`, the person who opens the link can create an account."""
     from .gateway import MachinePairing, RelayHttp, WebGatewayError
 
     async with RelayHttp(url) as relay:
         while True:
             pairing = MachinePairing(relay)
-            await pairing.request_approval()  # a link is of use only once the relay knows of it
+            await pairing.request_approval()  # the link works only once the relay knows the request
             link = f"{pairing.link}&invite={invite}" if invite else pairing.link
             print_output(format_invitation(link, pairing.app_link))
             try:
-                found = await pairing.wait_for_approval()
+                credentials = await pairing.wait_for_approval()
             except WebGatewayError:
                 continue
-            await asyncio.to_thread(found.save, path)
+            await asyncio.to_thread(credentials.save, path)
             print_output("This machine is paired.")
-            return found
+            return credentials
 
 
 def format_invitation(link: str, app_link: str) -> str:
-    """How to open a link, and where it can be: a code is for another device than this machine."""
+    """Describe how to open a link. A loopback link gets no QR code, since other devices cannot open
+    it."""
     from .relay.config import is_loopback
 
     if is_loopback(urlsplit(link).hostname or ""):

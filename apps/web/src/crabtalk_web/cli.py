@@ -1,4 +1,4 @@
-"""crabtalk-web: the command, its verbs, and how any of them ends."""
+"""The crabtalk-web command: its subcommands, and the exit of each of them."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ from .foreground import (
 from .relay_commands import accounts, invites
 
 NAME = "crabtalk-web"
-# What our page calls itself, which numbers its messages.
+# The page calls itself this. It numbers its messages, which protects them from replay.
 PAGE_CLIENT_PREFIX = "crabtalk-page/"
 EXAMPLES = """\b
 Examples:
@@ -65,10 +65,10 @@ class WebCommandGroup(CommandGroup):
 
 
 def first_exception(group: ExceptionGroup[Exception]) -> Exception:
-    found: Exception = group
-    while isinstance(found, ExceptionGroup):
-        found = found.exceptions[0]
-    return found
+    result: Exception = group
+    while isinstance(result, ExceptionGroup):
+        result = result.exceptions[0]
+    return result
 
 
 @click.group(
@@ -201,8 +201,8 @@ async def print_envelopes(home: Path, agent: str, sender: str) -> None:
     from .envelope_feed import follow_envelopes as envelopes
     from .stream import encode_envelope
 
-    async with aclosing(envelopes(home, agent, sender)) as found:
-        async for envelope in found:
+    async with aclosing(envelopes(home, agent, sender)) as result:
+        async for envelope in result:
             click.echo(encode_envelope(envelope))
 
 
@@ -240,22 +240,22 @@ def list_devices(home: Path, in_json: bool) -> None:
     Example:
       crabtalk-web devices list
     """
-    found = asyncio.run(request_relay(home, "GET", "/v1/devices")).get("devices", [])
+    result = asyncio.run(request_relay(home, "GET", "/v1/devices")).get("devices", [])
     if in_json:
-        print_json({"devices": found})
-    elif found:
+        print_json({"devices": result})
+    elif result:
         rows = [
             [
-                *(str(one.get(key) or "") for key in ("id", "kind", "client")),
-                describe_protection(one),
+                *(str(device.get(key) or "") for key in ("id", "kind", "client")),
+                describe_protection(device),
             ]
-            for one in found
+            for device in result
         ]
         print_output(format_table([[to_one_line(cell) for cell in row] for row in rows]))
 
 
 def describe_protection(device: dict[str, Any]) -> str:
-    """What is to be said of a device that writes messages without a counter."""
+    """Return a warning for a device that writes messages without a counter."""
     is_protected = str(device.get("client") or "").startswith(PAGE_CLIENT_PREFIX)
     if is_protected or device.get("kind") == "terminal":
         return ""
@@ -292,28 +292,32 @@ def status(home: Path, in_json: bool) -> None:
     from .gateway.web_folder import WebFolder
     from .status import read_status
 
-    found = read_status(WebFolder(home), load_credentials(WebFolder(home).credentials_file))
+    result = read_status(WebFolder(home), load_credentials(WebFolder(home).credentials_file))
     if in_json:
-        print_json(found)
+        print_json(result)
         return
-    if not found["relay"]:
+    if not result["relay"]:
         print_output(
             "This machine is not paired; run `crabtalk-web up`, or `crabtalk-web pair URL`."
         )
         return
     print_output(
-        f"Paired with {found['relay']}, {'running' if found['running'] else 'not running'}."
+        f"Paired with {result['relay']}, {'running' if result['running'] else 'not running'}."
     )
-    rows = [describe_conversation(one) for one in found["conversations"]]
+    rows = [describe_conversation(conversation) for conversation in result["conversations"]]
     if rows:
         print_output(format_table(rows))
 
 
-def describe_conversation(one: dict[str, Any]) -> list[str]:
-    told = []
-    if one["refused"]:
-        told.append(f"{one['refused']} messages refused")
-    if one["unprotected"]:
-        names = ", ".join(to_one_line(name) for name in one["unprotected"])
-        told.append(f"written to without replay protection by {names}")
-    return [to_one_line(one["agent"]), f"{one['unsent']} to send", "; ".join(told)]
+def describe_conversation(conversation: dict[str, Any]) -> list[str]:
+    notes = []
+    if conversation["refused"]:
+        notes.append(f"{conversation['refused']} messages refused")
+    if conversation["unprotected"]:
+        names = ", ".join(to_one_line(name) for name in conversation["unprotected"])
+        notes.append(f"written to without replay protection by {names}")
+    return [
+        to_one_line(conversation["agent"]),
+        f"{conversation['unsent']} to send",
+        "; ".join(notes),
+    ]

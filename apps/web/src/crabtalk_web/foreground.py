@@ -1,4 +1,4 @@
-"""Running: gateway and relay in the foreground of a terminal, until somebody stops them."""
+"""Runs gateway and relay in the foreground of a terminal, until they are stopped."""
 
 import asyncio
 import signal
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .gateway import GatewayConfig
     from .relay import RelayConfig, RelayServer
 
-# How long the invite is good that `crabtalk-web up` prints. Seconds.
+# How long the invite that `crabtalk-web up` prints is valid. Seconds.
 FIRST_INVITE_LIFETIME = 24 * 3600.0
 PAGE_FOLDER = Path(__file__).with_name("page")
 
@@ -24,15 +24,15 @@ PAGE_FOLDER = Path(__file__).with_name("page")
 def run_in_foreground(
     home: Path, verbose: bool, work: Coroutine[Any, Any, None], *names: str
 ) -> None:
-    """In the foreground, the only one of these names in this home, with a log of its own."""
+    """Run in the foreground with its own log, holding the locks of these names in this home."""
     from crabtalk.service import ComponentError, ComponentPaths, start_log
 
-    places = [ComponentPaths(home, name) for name in names]
+    paths = [ComponentPaths(home, name) for name in names]
     try:
         with ExitStack() as stack:
-            for place in places:
-                stack.enter_context(place.hold_lock())
-            start_log(places[0].log_path, verbose=verbose)
+            for component_paths in paths:
+                stack.enter_context(component_paths.hold_lock())
+            start_log(paths[0].log_path, verbose=verbose)
             run_event_loop(run_until_stopped(work))
     except ComponentError:
         work.close()
@@ -62,25 +62,25 @@ async def run_relay_and_gateway(home: Path) -> None:
     from .gateway.web_folder import WebFolder
     from .relay import RelayServer
 
-    store = WebFolder(home)
-    store.prepare()
-    config = load_config(store.config_file)
+    folder = WebFolder(home)
+    folder.prepare()
+    config = load_config(folder.config_file)
     async with RelayServer(build_relay_config(home, config)) as relay:
         print_output(f"The page is at {relay.url}")
         for notice in relay.config.notices():
             print_output(notice)
-        credentials = load_credentials(store.credentials_file)
+        credentials = load_credentials(folder.credentials_file)
         if credentials is not None and await is_token_valid(relay.url, credentials.token):
-            credentials = replace(credentials, relay=relay.url)  # it may have moved
+            credentials = replace(credentials, relay=relay.url)  # its address may have changed
         else:
             credentials = await pair_machine(
-                store.credentials_file, relay.url, await create_first_invite(relay)
+                folder.credentials_file, relay.url, await create_first_invite(relay)
             )
         await WebGateway(home, credentials, config).run()
 
 
 async def create_first_invite(relay: "RelayServer") -> str:
-    """An invite for whoever opens the link of this machine; empty where none is needed."""
+    """Return an invite for the person who opens this machine's link; empty if none is needed."""
     if relay.config.registration_mode != "invite":
         return ""
     return await relay.create_invite(1, FIRST_INVITE_LIFETIME)
@@ -89,11 +89,11 @@ async def create_first_invite(relay: "RelayServer") -> str:
 async def run_relay(config: "RelayConfig") -> None:
     from .relay import RelayServer
 
-    async with RelayServer(config) as serving:
-        print_output(serving.url)
+    async with RelayServer(config) as server:
+        print_output(server.url)
         for notice in config.notices():
             print_output(notice)
-        await asyncio.Event().wait()  # until cancelled, as it is meant to be
+        await asyncio.Event().wait()  # until cancelled
 
 
 def build_relay_config(
@@ -104,17 +104,19 @@ def build_relay_config(
     from .relay import RelayConfig
     from .relay.limits import read_limits
 
-    given = config.relay
+    settings = config.relay
     return RelayConfig(
         data=WebFolder(home).relay_folder,
-        host=given.host,
-        port=given.port if port is None else port,
-        tls_certificate=Path(given.tls_certificate).expanduser() if given.tls_certificate else None,
-        tls_key=Path(given.tls_key).expanduser() if given.tls_key else None,
-        host_name=given.host_name,
-        public_url=given.public_url,
+        host=settings.host,
+        port=settings.port if port is None else port,
+        tls_certificate=Path(settings.tls_certificate).expanduser()
+        if settings.tls_certificate
+        else None,
+        tls_key=Path(settings.tls_key).expanduser() if settings.tls_key else None,
+        host_name=settings.host_name,
+        public_url=settings.public_url,
         static=PAGE_FOLDER,
-        registration=registration or given.registration,  # type: ignore[arg-type]  # it checks
-        trusted_proxies=given.trusted_proxies,
-        limits=read_limits(given.limits),
+        registration=registration or settings.registration,  # type: ignore[arg-type]  # it checks
+        trusted_proxies=settings.trusted_proxies,
+        limits=read_limits(settings.limits),
     )

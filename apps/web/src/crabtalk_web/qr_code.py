@@ -1,12 +1,12 @@
-"""A link as a picture that a camera reads off the terminal."""
+"""Renders a link as a QR code for the terminal."""
 
 
 def render_qr_code(text: str) -> str:
-    """For a camera that looks at a terminal, light on dark or dark on light."""
+    """Cameras can read it light on dark and dark on light."""
     from io import StringIO
 
     import segno
 
-    drawn = StringIO()
-    segno.make(text, error="l", micro=False).terminal(drawn, compact=True)
-    return drawn.getvalue()
+    output = StringIO()
+    segno.make(text, error="l", micro=False).terminal(output, compact=True)
+    return output.getvalue()

@@ -1,4 +1,4 @@
-"""Commands for whoever runs a relay: its accounts and its invites.
+"""Commands for the operator of a relay: its accounts and its invites.
 
 They work on the relay's folder, whether it is running or not.
 """
@@ -32,7 +32,7 @@ def data_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def find_relay_folder(home: Path, data: Path | None) -> Path:
-    """`crabtalk-web relay --home DIR accounts list` counts as well as --home at the end."""
+    """Also accept --home before the subcommand: `crabtalk-web relay --home DIR accounts list`."""
     from .gateway.web_folder import WebFolder
 
     context = click.get_current_context()
@@ -67,19 +67,19 @@ def list_accounts(home: Path, data: Path | None, in_json: bool) -> None:
     from .relay import administration
 
     with administration.open_database(find_relay_folder(home, data)) as db:
-        found = administration.list_accounts(db)
+        account_list = administration.list_accounts(db)
     if in_json:
-        print_json({"accounts": found})
+        print_json({"accounts": account_list})
         return
     head = ["ID", "CREATED", "LAST SEEN", "SESSIONS", "MESSAGES", "BYTES"]
     rows = [
         [
-            one["id"],
-            format_time(one["createdAt"]),
-            format_time(one["lastSeenAt"]),
-            *(str(one[key]) for key in ("sessions", "messages", "bytes")),
+            account["id"],
+            format_time(account["createdAt"]),
+            format_time(account["lastSeenAt"]),
+            *(str(account[key]) for key in ("sessions", "messages", "bytes")),
         ]
-        for one in found
+        for account in account_list
     ]
     print_output(format_table([head, *rows]) if rows else "There are no accounts.")
 
@@ -99,9 +99,9 @@ def remove_account(account: str, home: Path, data: Path | None) -> None:
     from .relay import administration
     from .relay.errors import RelayConfigError
 
-    place = find_relay_folder(home, data)
-    with administration.open_database(place) as db:
-        if not administration.remove_account(db, place, account):
+    folder = find_relay_folder(home, data)
+    with administration.open_database(folder) as db:
+        if not administration.remove_account(db, folder, account):
             raise RelayConfigError(
                 f"there is no account {account}; `crabtalk-web relay accounts list` has their ids"
             )
@@ -157,12 +157,12 @@ def list_invites(home: Path, data: Path | None, in_json: bool) -> None:
     from .relay import administration, registration
 
     with administration.open_database(find_relay_folder(home, data)) as db:
-        found = registration.list_invites(db)
+        invite_list = registration.list_invites(db)
     if in_json:
-        print_json({"invites": found})
+        print_json({"invites": invite_list})
         return
     head = ["ID", "USES LEFT", "USED", "CREATED", "EXPIRES"]
-    rows = [format_invite(one) for one in found]
+    rows = [format_invite(invite) for invite in invite_list]
     print_output(format_table([head, *rows]) if rows else "There are no invites.")
 
 
@@ -187,9 +187,9 @@ def revoke_invite(invite: str, home: Path, data: Path | None) -> None:
     print_output("It is revoked.")
 
 
-def format_invite(one: dict[str, Any]) -> list[str]:
-    times = [format_time(one["createdAt"]), format_time(one["expiresAt"])]
-    return [one["id"], str(one["usesLeft"]), str(one["used"]), *times]
+def format_invite(invite: dict[str, Any]) -> list[str]:
+    times = [format_time(invite["createdAt"]), format_time(invite["expiresAt"])]
+    return [invite["id"], str(invite["usesLeft"]), str(invite["used"]), *times]
 
 
 def format_time(milliseconds: int | None) -> str:
@@ -200,9 +200,9 @@ def format_time(milliseconds: int | None) -> str:
 
 
 def parse_duration(text: str) -> float:
-    found = re.fullmatch(r"(\d{1,6})([mhd])", text)
-    if found is None or not int(found[1]):
+    match = re.fullmatch(r"(\d{1,6})([mhd])", text)
+    if match is None or not int(match[1]):
         raise click.BadParameter(
             "write a number with m, h or d, such as 12h", param_hint="--expires"
         )
-    return float(int(found[1]) * SECONDS_BY_UNIT[found[2]])
+    return float(int(match[1]) * SECONDS_BY_UNIT[match[2]])

@@ -1,4 +1,4 @@
-"""Standing: how things are in the folder `web`, told from its files alone."""
+"""The status of the gateway, read from the files in `web` alone."""
 
 import os
 from typing import Any
@@ -10,41 +10,41 @@ from .gateway.credentials import RelayCredentials
 from .gateway.web_folder import WebFolder
 
 
-def read_status(store: WebFolder, credentials: RelayCredentials | None) -> dict[str, Any]:
+def read_status(folder: WebFolder, credentials: RelayCredentials | None) -> dict[str, Any]:
     return {
         "relay": credentials.relay if credentials is not None else "",
         "machine": credentials.machine_id if credentials is not None else "",
-        "running": is_running(store),
-        "conversations": read_conversations(store),
+        "running": is_running(folder),
+        "conversations": read_conversations(folder),
     }
 
 
-def read_conversations(store: WebFolder) -> list[dict[str, Any]]:
-    found = []
-    for path in sorted(store.journal_folder.glob("*.jsonl")):
-        book = ConversationJournal.read_state(path)
-        found.append(
+def read_conversations(folder: WebFolder) -> list[dict[str, Any]]:
+    conversations = []
+    for path in sorted(folder.journal_folder.glob("*.jsonl")):
+        state = ConversationJournal.read_state(path)
+        conversations.append(
             {
-                "agent": book.agent,
-                "sender": book.sender,
-                "session": book.session,
-                "unsent": len(book.unsent_envelopes),
-                "waiting": len(book.inbound),
-                "refused": book.replay_guard.refused if book.replay_guard is not None else 0,
-                "unprotected": sorted(book.replay_guard.clients)
-                if book.replay_guard is not None
+                "agent": state.agent,
+                "sender": state.sender,
+                "session": state.session,
+                "unsent": len(state.unsent_envelopes),
+                "waiting": len(state.inbound),
+                "refused": state.replay_guard.refused if state.replay_guard is not None else 0,
+                "unprotected": sorted(state.replay_guard.clients)
+                if state.replay_guard is not None
                 else [],
             }
         )
-    return found
+    return conversations
 
 
-def is_running(store: WebFolder) -> bool:
-    """Whether a process holds the lock of the gateway's name."""
+def is_running(folder: WebFolder) -> bool:
+    """Return whether a process holds the gateway's lock."""
     import fcntl
 
     try:
-        lock = os.open(ComponentPaths(store.home, "web").lock_path, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(ComponentPaths(folder.home, "web").lock_path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
     try:

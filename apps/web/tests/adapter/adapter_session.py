@@ -1,4 +1,4 @@
-"""A session under test: what is heard goes in, and what comes out is held against every rule."""
+"""A test session: feeds events to an adapter and checks its envelopes against every rule."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ KILLED = RunEnded(EndReason.CANCELLED)
 
 
 class AdapterSession:
-    """Feeds an adapter; every envelope is checked as it would be sent, and in its order."""
+    """Feeds an adapter; every envelope is checked as it would be sent, and for its order."""
 
     def __init__(self, adapter: EnvelopeAdapter | None = None, *, is_compat: bool = False) -> None:
         self.adapter = adapter or EnvelopeAdapter(SESSION, is_compat=is_compat)
@@ -43,10 +43,10 @@ class AdapterSession:
             )
         )
 
-    def handle_events(self, heard: Iterable[ReceivedEvent]) -> list[Envelope]:
+    def handle_events(self, received: Iterable[ReceivedEvent]) -> list[Envelope]:
         return [
             envelope
-            for one in heard
+            for one in received
             for envelope in self.check_envelopes(self.adapter.handle_event(one))
         ]
 
@@ -82,15 +82,13 @@ def make_parent(run: str, call: str, task: int = 0) -> dict[str, Any]:
     return {"parent": ParentCall(run, call, task)}
 
 
-def make_turn(
-    *happenings: AnyRunEvent, run: str = "run", said: str = ""
-) -> Iterable[ReceivedEvent]:
-    for number, what in enumerate((RunBegan(said), *happenings, DONE)):
+def make_turn(*events: AnyRunEvent, run: str = "run", text: str = "") -> Iterable[ReceivedEvent]:
+    for number, what in enumerate((RunBegan(text), *events, DONE)):
         yield ReceivedEvent(run=run, event=what, at=1000 + number)
 
 
 def summarize_envelopes(envelopes: Sequence[Envelope]) -> list[str]:
-    """Each envelope in a word or two; agents by letters, in the order they appear."""
+    """Each envelope in a word or two; agents as letters, in the order they appear."""
     letters: dict[str, str] = {}
     return [summarize_envelope(envelope, letters) for envelope in envelopes]
 

@@ -1,4 +1,5 @@
-"""A conversation with all there is in it, as the adapter tells it; `fixtures/emitted.jsonl` has it.
+"""A conversation with every kind of event, as the adapter writes it; stored in
+`fixtures/emitted.jsonl`.
 
 python -m apps.web.tests.adapter.example_session > apps/web/tests/stream/fixtures/emitted.jsonl
 """
@@ -45,7 +46,7 @@ PICTURE = FileEvent(
 
 
 def build_example() -> list[str]:
-    """Envelopes as they are sent, one a line."""
+    """Encoded envelopes, one a line."""
     session = AdapterSession()
     for act in (add_tools, add_tasks, add_guest, add_background, add_failures, add_hostile_input):
         act(session)

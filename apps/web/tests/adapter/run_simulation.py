@@ -1,5 +1,5 @@
-"""A world of runs for property tests: turns with tools side by side, tasks within tasks, guests,
-questions, steering and work in the background, each happening told in an order that could be."""
+"""A simulation of runs for property tests: turns with parallel tools, nested tasks, guests,
+questions, steering and background work, with events in a random valid order."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from crabtalk_web.adapter.run_events import (
 
 @dataclass(frozen=True)
 class PlannedCall:
-    """A call: of a tool, a question, or tasks."""
+    """A call of a tool, a question, or a delegation."""
 
     name: str = "bash"
     tasks: tuple["RunPlan", ...] = ()
@@ -109,7 +109,7 @@ class SimulatedRun:
 
 
 class RunSimulation:
-    """Carries turns out one after the other; what they delegate goes on beside them."""
+    """Simulates turns one after the other, while the runs they delegate continue beside them."""
 
     def __init__(
         self, chance: Random, *, kill_at: int | None = None, has_unique_ids: bool = False
@@ -153,7 +153,7 @@ class RunSimulation:
             ReceivedEvent(
                 run=running.run,
                 event=what,
-                # Clocks stand still and go back.
+                # Clocks can stand still and go back.
                 at=1000 + self._chance.randrange(-3, 3) + len(self.log),
                 parent=running.parent,
                 guest=running.plan.guest,
@@ -166,11 +166,11 @@ class RunSimulation:
             self._running.remove(running)
 
     def _kill(self, root: SimulatedRun) -> None:
-        """All that came of it, and does not go on by itself, stops at its next breath."""
+        """Stop everything it started, except background runs, at their next step."""
         stopped = [root]
         for running in stopped:
             stopped += [c for c in running.children if not c.is_over and not c.is_detached]
-        # Who is told first differs.
+        # The order in which they learn it differs.
         self._chance.shuffle(stopped)
         for running in stopped:
             self._emit(running, RunEnded(EndReason.CANCELLED))
@@ -200,7 +200,7 @@ class RunSimulation:
     def _generate_calls(
         self, me: SimulatedRun, step: PlannedStep, number: int
     ) -> Iterator[AnyRunEvent | None]:
-        # Some models number their calls anew in every step.
+        # Some models number their calls from one in every step.
         of = f"{me.run}_{number}_" if self._has_unique_ids else ""
         ids = [f"call_{of}{place}" for place in range(len(step.calls))]
         yield ToolsCalled(

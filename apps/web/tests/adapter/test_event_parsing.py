@@ -1,4 +1,4 @@
-"""Sources: the stream of a turn and the feed of all of them, as the wire has them."""
+"""Event parsing: the stream of a turn and the feed, from wire messages."""
 
 from typing import Any
 
@@ -73,46 +73,46 @@ USAGE = wire.TokenUsage(prompt_tokens=9, completion_tokens=2, cache_hit_tokens=4
     ],
 )
 @pytest.mark.req("adapter.sources")
-def test_every_event_of_a_stream_is_understood(event: Any, what: object) -> None:
-    reader = TurnStreamReader("crab", "bo", said="hi", run="r")
+def test_every_stream_event_is_parsed(event: Any, what: object) -> None:
+    reader = TurnStreamReader("crab", "bo", text="hi", run="r")
     field = next(
         f.name
         for f in wire.StreamEvent.DESCRIPTOR.fields
         if f.message_type is not None and f.message_type.name == type(event).__name__
     )
     for form in (event, wire.StreamEvent(**{field: event})):
-        heard = reader.parse_event(form, 7)
-        assert (heard and heard.event) == what
-        if heard is not None:
-            assert heard == ReceivedEvent(
-                run="r", event=heard.event, at=7, agent="crab", sender="bo", is_streamed=True
+        received = reader.parse_event(form, 7)
+        assert (received and received.event) == what
+        if received is not None:
+            assert received == ReceivedEvent(
+                run="r", event=received.event, at=7, agent="crab", sender="bo", is_streamed=True
             )
 
 
 @pytest.mark.req("adapter.sources")
-def test_no_event_of_a_stream_is_left_out() -> None:
+def test_every_stream_event_has_a_test() -> None:
     names = {f.message_type.name for f in wire.StreamEvent.DESCRIPTOR.fields if f.message_type}
-    marks = test_every_event_of_a_stream_is_understood.pytestmark
+    marks = test_every_stream_event_is_parsed.pytestmark
     (rows,) = [mark.args[1] for mark in marks if mark.name == "parametrize"]
     assert {type(event).__name__ for event, _ in rows} == names
     assert TurnStreamReader("crab", "bo").parse_event(wire.StreamEvent(), 1) is None
 
 
 @pytest.mark.req("adapter.guests")
-def test_a_stream_that_another_agent_starts_is_a_guests() -> None:
+def test_a_stream_started_by_another_agent_has_a_guest() -> None:
     reader = TurnStreamReader("crab", "bo")
-    heard = reader.parse_event(wire.StreamStart(agent="twin", run_id="r"), 1)
-    assert heard is not None
-    assert heard.guest == "twin"
-    heard = reader.parse_event(wire.StreamChunk(content="x"), 2)
-    assert heard is not None
-    assert (heard.guest, heard.run) == ("twin", "r")
+    received = reader.parse_event(wire.StreamStart(agent="twin", run_id="r"), 1)
+    assert received is not None
+    assert received.guest == "twin"
+    received = reader.parse_event(wire.StreamChunk(content="x"), 2)
+    assert received is not None
+    assert (received.guest, received.run) == ("twin", "r")
 
 
-def test_a_stream_of_a_daemon_that_gives_no_run_has_one_of_its_own() -> None:
-    heard = TurnStreamReader("crab", "bo").parse_event(wire.StreamStart(agent="crab"), 17)
-    assert heard is not None
-    assert heard.run == "stream:17"
+def test_a_stream_without_a_run_id_gets_one() -> None:
+    received = TurnStreamReader("crab", "bo").parse_event(wire.StreamStart(agent="crab"), 17)
+    assert received is not None
+    assert received.run == "stream:17"
 
 
 FED = [
@@ -155,7 +155,7 @@ FED = [
 
 @pytest.mark.req("adapter.sources")
 @pytest.mark.parametrize(("message", "what"), FED)
-def test_every_kind_of_the_feed_is_understood(message: wire.AgentEventMsg, what: object) -> None:
+def test_every_feed_event_is_parsed(message: wire.AgentEventMsg, what: object) -> None:
     message.MergeFrom(
         wire.AgentEventMsg(
             agent="crab",
@@ -167,12 +167,12 @@ def test_every_kind_of_the_feed_is_understood(message: wire.AgentEventMsg, what:
             parent=wire.ParentRun(run_id="p", call_id="K", task=1),
         )
     )
-    heard = parse_feed_event(message)
-    assert (heard and heard.event) == what
-    if heard is not None:
-        assert heard == ReceivedEvent(
+    received = parse_feed_event(message)
+    assert (received and received.event) == what
+    if received is not None:
+        assert received == ReceivedEvent(
             run="r",
-            event=heard.event,
+            event=received.event,
             at=1769904000250,
             parent=ParentCall("p", "K", 1),
             guest="twin",
@@ -183,8 +183,8 @@ def test_every_kind_of_the_feed_is_understood(message: wire.AgentEventMsg, what:
 
 
 @pytest.mark.req("adapter.sources")
-def test_no_kind_of_the_feed_is_left_out() -> None:
-    # The gateway reads changes of the mode itself: they are no part of a turn.
+def test_every_feed_event_has_a_test() -> None:
+    # The gateway reads mode changes itself; they are not part of a turn.
     others = {wire.MODE_CHANGED}
     assert {message.kind for message, _ in FED} == set(wire.AgentEventKind.values()) - others
     newer = wire.AgentEventMsg(kind=199, run_id="r")  # type: ignore[arg-type]
@@ -202,12 +202,12 @@ def test_no_kind_of_the_feed_is_left_out() -> None:
         ("yesterday", 0),
     ],
 )
-def test_a_timestamp_is_milliseconds_and_an_odd_one_is_long_ago(timestamp: str, at: int) -> None:
+def test_a_timestamp_becomes_milliseconds_and_an_invalid_one_zero(timestamp: str, at: int) -> None:
     assert parse_timestamp(timestamp) == at
 
 
 @pytest.mark.req("stream.times.increase")
-def test_times_grow_however_the_clocks_went() -> None:
+def test_times_increase_whatever_the_clocks_do() -> None:
     session = AdapterSession()
     for at in (5000, 4000, 0, 5000):
         session.handle_event(TextPiece("a\n"), at=at)
@@ -228,30 +228,33 @@ def make_feed_event(run: str, kind: Any = wire.TEXT_DELTA, **parent: str) -> wir
 
 
 @pytest.mark.req("adapter.switchboard")
-def test_a_delegated_run_belongs_to_the_conversation_that_set_it_off() -> None:
-    board = ConversationResolver()
+def test_a_delegated_run_belongs_to_the_conversation_that_started_it() -> None:
+    resolver = ConversationResolver()
     own = wire.AgentEventMsg(agent="crab", sender="bo", run_id="r")
-    assert board.find_conversation(own) == ("crab", "bo")
+    assert resolver.find_conversation(own) == ("crab", "bo")
     child = {"agent": "crab", "sender": "bo", "run_id": "r"}
-    assert board.find_conversation(make_feed_event("c", **child)) == ("crab", "bo")
+    assert resolver.find_conversation(make_feed_event("c", **child)) == ("crab", "bo")
     grandchild = {"agent": "worker", "sender": "delegate:1", "run_id": "c"}
-    assert board.find_conversation(make_feed_event("g", **grandchild)) == ("crab", "bo")
-    assert board.find_conversation(make_feed_event("c", wire.DONE, **child)) == ("crab", "bo")
-    # In the background, it outlives whoever set it off.
-    assert board.find_conversation(make_feed_event("g", **grandchild)) == ("crab", "bo")
-    assert board.find_conversation(make_feed_event("g", wire.DONE, **grandchild)) == ("crab", "bo")
-    assert board.find_conversation(make_feed_event("other", **grandchild)) is None
+    assert resolver.find_conversation(make_feed_event("g", **grandchild)) == ("crab", "bo")
+    assert resolver.find_conversation(make_feed_event("c", wire.DONE, **child)) == ("crab", "bo")
+    # In the background it outlives the run that started it.
+    assert resolver.find_conversation(make_feed_event("g", **grandchild)) == ("crab", "bo")
+    assert resolver.find_conversation(make_feed_event("g", wire.DONE, **grandchild)) == (
+        "crab",
+        "bo",
+    )
+    assert resolver.find_conversation(make_feed_event("other", **grandchild)) is None
 
 
 @pytest.mark.req("adapter.switchboard")
-def test_runs_that_never_end_are_forgotten_at_some_point() -> None:
-    board = ConversationResolver()
+def test_runs_that_never_end_are_eventually_forgotten() -> None:
+    resolver = ConversationResolver()
     child = {"agent": "crab", "sender": "bo", "run_id": "r"}
     for number in range(5000):
-        board.find_conversation(make_feed_event(f"c{number}", **child))
+        resolver.find_conversation(make_feed_event(f"c{number}", **child))
     grandchild = {"agent": "worker", "sender": "delegate:1"}
-    assert board.find_conversation(make_feed_event("g", run_id="c0", **grandchild)) is None
-    assert board.find_conversation(make_feed_event("g", run_id="c4999", **grandchild)) == (
+    assert resolver.find_conversation(make_feed_event("g", run_id="c0", **grandchild)) is None
+    assert resolver.find_conversation(make_feed_event("g", run_id="c4999", **grandchild)) == (
         "crab",
         "bo",
     )

@@ -1,4 +1,5 @@
-"""The example that is put to others' readers is what the adapter writes, and ours read it too."""
+"""The example that is checked with other readers is what the adapter writes, and our reader accepts
+it too."""
 
 from pathlib import Path
 
@@ -15,7 +16,7 @@ LINES = PATH.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.req("adapter.deterministic")
-def test_the_example_has_the_ids_it_had_when_it_was_written_down() -> None:
+def test_the_example_matches_the_stored_fixture() -> None:
     assert build_example() == LINES, (
         f"run: python -m apps.web.tests.adapter.example_session > {PATH.name}"
     )

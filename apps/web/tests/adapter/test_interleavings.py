@@ -1,4 +1,4 @@
-"""Whatever happens in whichever order, the envelopes are in order and every turn is closed."""
+"""Whatever happens in whatever order, the envelopes are in order and every turn is closed."""
 
 from collections import Counter
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_each_run_of_the_conversation_is_one_turn_and_every_turn_is_closed(
 
 
 def find_report_turns(session: AdapterSession) -> set[str]:
-    """The turns that are nothing but a report."""
+    """Turns that consist of a report only."""
     inside = Counter(e.turn for e in session.envelopes)
     return {
         e.turn for e in session.envelopes if isinstance(e.ev, ServiceEvent) and inside[e.turn] == 3
@@ -72,7 +72,7 @@ def find_report_turns(session: AdapterSession) -> set[str]:
 @EXAMPLES
 @given(TURNS, CHANCE, KILL)
 @pytest.mark.req("adapter.deterministic")
-def test_the_same_happenings_give_the_same_envelopes(
+def test_the_same_events_give_the_same_envelopes(
     turns: list[RunPlan], chance: Random, kill_at: int | None
 ) -> None:
     log = simulate_turns(turns, chance, kill_at)
@@ -81,7 +81,7 @@ def test_the_same_happenings_give_the_same_envelopes(
     first.handle_events(log)
     second.handle_events(msgspec.json.decode(journal, type=list[ReceivedEvent]))
     assert first.envelopes == second.envelopes
-    # Told once more, nothing new comes of it.
+    # Replaying the log gives nothing new.
     assert first.handle_events(log) == []
 
 
@@ -89,38 +89,38 @@ def test_the_same_happenings_give_the_same_envelopes(
 @given(TURNS, CHANCE, KILL)
 @pytest.mark.req("adapter.text")
 @pytest.mark.req("adapter.user")
-def test_every_word_is_told_once_and_in_its_place(
+def test_every_text_is_written_once_and_in_its_place(
     turns: list[RunPlan], chance: Random, kill_at: int | None
 ) -> None:
     log = simulate_turns(turns, chance, kill_at)
     session = AdapterSession()
     session.handle_events(log)
-    said = [h.event.text for h in log if isinstance(h.event, RunBegan) and h.event.text]
+    messages = [h.event.text for h in log if isinstance(h.event, RunBegan) and h.event.text]
     steered = [h.event.text for h in log if isinstance(h.event, RunSteered)]
     repeated = [
         e.ev.text for e in session.envelopes if e.role == "user" and isinstance(e.ev, TextEvent)
     ]
-    assert Counter(repeated) == Counter(said + steered)
-    spoken = Counter(
+    assert Counter(repeated) == Counter(messages + steered)
+    expected_texts = Counter(
         letter
         for h in log
         if isinstance(h.event, TextPiece) and h.parent is None and not h.guest
         for letter in h.event.text
         if letter in "ab"
     )
-    told = Counter(
+    written_texts = Counter(
         letter
         for e in session.envelopes
         if isinstance(e.ev, TextEvent) and e.role == "agent" and not e.subagent
         for letter in e.ev.text
         if letter in "ab"
     )
-    assert told == spoken
+    assert written_texts == expected_texts
 
 
 def find_closing_envelopes(envelopes: list[Envelope]) -> list[Envelope]:
-    """Those before and with the end of the turn, from where nothing but ends comes; what has waited
-    for it may follow."""
+    """The envelopes up to the turn's end, from the point where only ends follow; queued events may
+    come after it."""
     over = next(n for n, envelope in enumerate(envelopes) if isinstance(envelope.ev, TurnEnd))
     ends: list[Envelope] = []
     for envelope in reversed(envelopes[: over + 1]):
@@ -144,7 +144,7 @@ def test_a_killed_turn_closes_from_the_inside_out(
     if not session.order.turn:
         return
     depths = measure_depths(session.envelopes)
-    made = {e.ev.call: e.subagent for e in session.envelopes if isinstance(e.ev, ToolCallStart)}
+    agents = {e.ev.call: e.subagent for e in session.envelopes if isinstance(e.ev, ToolCallStart)}
     open_calls, active = dict(session.order.calls), set(session.order.agents)
     ends = find_closing_envelopes(session.handle_event(RunEnded(EndReason.CANCELLED), log[0].run))
     assert isinstance(ends[-1].ev, TurnEnd)
@@ -155,7 +155,7 @@ def test_a_killed_turn_closes_from_the_inside_out(
     rank = [
         (-depths[e.subagent], isinstance(e.ev, SubagentStop))
         for e in ends[:-1]
-        if not isinstance(e.ev, ToolCallEnd) or made[e.ev.call] == e.subagent
+        if not isinstance(e.ev, ToolCallEnd) or agents[e.ev.call] == e.subagent
     ]
     assert rank == sorted(rank)
 
@@ -186,23 +186,23 @@ def test_a_stream_that_runs_ahead_of_the_feed_or_behind_it_breaks_nothing(
     repeated = [
         e.ev.text for e in session.envelopes if e.role == "user" and isinstance(e.ev, TextEvent)
     ]
-    said = [h.event.text for h in log if isinstance(h.event, RunBegan) and h.event.text]
-    assert not Counter(said) - Counter(repeated)
+    messages = [h.event.text for h in log if isinstance(h.event, RunBegan) and h.event.text]
+    assert not Counter(messages) - Counter(repeated)
 
 
 @EXAMPLES
 @given(TURNS, CHANCE, KILL, st.integers(0, 10))
 @pytest.mark.req("adapter.missed")
-def test_a_feed_that_loses_elements_breaks_nothing(
+def test_a_feed_that_loses_events_breaks_nothing(
     turns: list[RunPlan], chance: Random, kill_at: int | None, loses: int
 ) -> None:
     session = AdapterSession()
     missed = 0
-    for heard in simulate_turns(turns, chance, kill_at):
+    for received in simulate_turns(turns, chance, kill_at):
         if chance.randrange(20) < loses:
             missed += 1
         else:
-            session.handle_events([msgspec.structs.replace(heard, missed=missed)])
+            session.handle_events([msgspec.structs.replace(received, missed=missed)])
             missed = 0
     session.check_envelopes(session.adapter.close_lost_turn(10_000))
     assert is_closed(session)
@@ -216,7 +216,7 @@ def test_connections_lost_and_gateways_restarted_at_any_point_break_nothing(
     turns: list[RunPlan], chance: Random, points: list[int], is_restarted: bool
 ) -> None:
     session = AdapterSession()
-    for number, heard in enumerate(simulate_turns(turns, chance)):
+    for number, received in enumerate(simulate_turns(turns, chance)):
         if number in points:
             if is_restarted:
                 session.adapter = EnvelopeAdapter(SESSION, history=session.envelopes)
@@ -224,7 +224,7 @@ def test_connections_lost_and_gateways_restarted_at_any_point_break_nothing(
                 session.check_envelopes(session.adapter.close_lost_turn(2000 + number))
             else:
                 session.adapter.mark_killed()
-        session.handle_events([heard])
+        session.handle_events([received])
     session.check_envelopes(session.adapter.close_lost_turn(10_000))
     assert is_closed(session)
 
@@ -232,26 +232,26 @@ def test_connections_lost_and_gateways_restarted_at_any_point_break_nothing(
 @EXAMPLES
 @given(TURNS, CHANCE, st.integers(0, 80))
 @pytest.mark.req("adapter.resumed")
-def test_a_gateway_that_comes_back_at_once_goes_on_as_if_it_had_never_been_away(
+def test_a_gateway_that_restarts_at_once_continues_without_a_difference(
     turns: list[RunPlan], chance: Random, point: int
 ) -> None:
-    """But for words that were not journalled yet, and work in the background of a task: envelopes
-    do not say which run a task is, and calls do only where no two have one id."""
+    """Except for text that was not journalled, and background work of a task: envelopes do not name
+    the run of a task, and calls identify it only if their ids are unique."""
     straight, broken = AdapterSession(), AdapterSession()
     turns = [move_to_foreground(turn, but=True) for turn in turns]
     log = RunSimulation(chance, has_unique_ids=True).run_turns(turns)
-    for number, heard in enumerate(log):
+    for number, received in enumerate(log):
         if number == point:
             broken.adapter = EnvelopeAdapter(SESSION, history=broken.envelopes)
         for session in (straight, broken):
-            session.handle_events([heard])
+            session.handle_events([received])
     assert Counter(outline_envelopes(broken.envelopes)) == Counter(
         outline_envelopes(straight.envelopes)
     )
 
 
 def move_to_foreground(plan: RunPlan, *, but: bool = False) -> RunPlan:
-    """All of its work, `but` for that of its own run."""
+    """Move all of its work to the foreground, except the run of `but`."""
     steps = [
         replace(
             step,
@@ -270,7 +270,7 @@ def move_to_foreground(plan: RunPlan, *, but: bool = False) -> RunPlan:
 
 
 def outline_envelopes(envelopes: list[Envelope]) -> list[tuple[str, str, str]]:
-    """What begins and ends, and where."""
+    """The starts and ends of everything, with their places."""
     kinds = (ToolCallStart, ToolCallEnd, SubagentStart, SubagentStop, TurnStart, TurnEnd)
     return [
         (type(e.ev).__name__ + getattr(e.ev, "call", ""), e.turn, e.subagent)

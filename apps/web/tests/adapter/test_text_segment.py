@@ -1,4 +1,4 @@
-"""Segments: text in pieces that stand on their own, whatever comes in and however it was cut."""
+"""Text segments: pieces that stand alone, for any text split in any way."""
 
 import time
 
@@ -55,7 +55,7 @@ def test_a_block_of_code_without_end_is_closed_and_opened_again() -> None:
 
 @pytest.mark.req("adapter.text.size")
 @pytest.mark.parametrize("letter", ["x", "🦀", " ", "`", "\n`"])
-def test_a_megabyte_of_anything_comes_in_pieces_that_travel(letter: str) -> None:
+def test_a_megabyte_of_any_text_is_split_into_small_pieces(letter: str) -> None:
     text = letter * (1_000_000 // len(letter))
     for source in ([text], [text[n : n + 7777] for n in range(0, len(text), 7777)]):
         found = split_texts(*source)
@@ -65,23 +65,23 @@ def test_a_megabyte_of_anything_comes_in_pieces_that_travel(letter: str) -> None
 
 
 @pytest.mark.req("adapter.text.size")
-def test_a_block_that_opens_with_a_page_of_its_own_ends_all_the_same() -> None:
+def test_a_code_block_with_a_very_long_fence_line_still_ends() -> None:
     assert sum(map(len, split_texts("```" + "x" * 300_000 + "\n" + "y" * 300_000))) >= 600_000
 
 
 @pytest.mark.req("adapter.text.early")
 @given(st.lists(st.text(alphabet="ab`~ \n", max_size=20), max_size=30), st.integers(1, 7))
-def test_however_it_was_cut_the_words_are_the_same(texts: list[str], size: int) -> None:
+def test_the_text_is_the_same_however_it_was_split(texts: list[str], size: int) -> None:
     whole = "".join(texts)
-    again = [whole[n : n + size] for n in range(0, len(whole), size)]
-    for found in (split_texts(*texts), split_texts(*again), list(split_text(whole))):
+    resplit = [whole[n : n + size] for n in range(0, len(whole), size)]
+    for found in (split_texts(*texts), split_texts(*resplit), list(split_text(whole))):
         assert "".join("".join(found).split()) == "".join(whole.split())
 
 
 @pytest.mark.req("adapter.text.size")
 @pytest.mark.clock
-def test_a_long_text_in_tiny_pieces_takes_no_time() -> None:
-    """A word at a time, without a paragraph in sight: the work may not grow with what is held."""
+def test_a_long_text_in_tiny_pieces_is_fast() -> None:
+    """One word at a time, without paragraphs: the work must not grow with the pending text."""
 
     def took(count: int) -> float:
         segment, started = TextSegment(), time.process_time()
@@ -100,8 +100,8 @@ def test_the_bounds_are_in_order() -> None:
 
 @pytest.mark.req("adapter.text.early")
 @given(st.lists(st.sampled_from(["a", "b\n\n", "x" * 5000, "```\n", "y\n" * 40_000]), max_size=12))
-def test_what_is_pending_and_what_was_handed_on_is_all_that_was_added(pieces: list[str]) -> None:
-    """But for the line that opens a block of code anew, which is handed on again."""
+def test_pending_and_written_characters_add_up(pieces: list[str]) -> None:
+    """Except for the line that opens a code block again, which is repeated."""
     segment = TextSegment()
     handed: list[str] = []
     for piece in pieces:
@@ -109,6 +109,6 @@ def test_what_is_pending_and_what_was_handed_on_is_all_that_was_added(pieces: li
     text = "".join(pieces)
     rest = "".join(text[len(text) - segment.pending_size :].split())
     assert "".join(segment.text.split()).removeprefix("```").endswith(rest.removeprefix("```"))
-    told = "".join("".join(handed).split()).replace("```", "")
+    written = "".join("".join(handed).split()).replace("```", "")
     before = "".join(text[: len(text) - segment.pending_size].split()).replace("```", "")
-    assert told == before
+    assert written == before

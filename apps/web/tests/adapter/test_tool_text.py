@@ -1,4 +1,4 @@
-"""Words about tools: names, titles, descriptions and arguments, be the model as odd as it may."""
+"""Texts about tool calls: names, titles, descriptions and arguments, whatever the model writes."""
 
 import json
 from typing import Any
@@ -82,7 +82,7 @@ def test_a_title_says_what_is_done_to_what(name: str, args: dict[str, Any], show
 
 
 @pytest.mark.req("adapter.tools.titles")
-def test_a_description_says_more() -> None:
+def test_a_description_is_longer_than_the_title() -> None:
     command = "echo " + "word " * 60
     assert build_title("bash", {"command": command}).endswith("…`")
     assert build_description("bash", {"command": command}) == f"Run `{command.strip()}`"
@@ -91,13 +91,13 @@ def test_a_description_says_more() -> None:
         == 'Call `get_weather` with `{"city":"Rome"}`'
     )
     assert build_description("get_weather", {}) == "Call `get_weather`"
-    asked = {"questions": [{"header": "Sure", "question": "Really?"}]}
-    assert build_description("ask_user", asked) == "Really?"
+    arguments = {"questions": [{"header": "Sure", "question": "Really?"}]}
+    assert build_description("ask_user", arguments) == "Really?"
 
 
 @pytest.mark.req("adapter.tools.titles")
 @given(st.text(max_size=200) | st.sampled_from(list(tool_text.PHRASES)), st.text(max_size=700))
-def test_no_tool_is_too_hostile_to_be_shown(name: str, text: str) -> None:
+def test_any_tool_call_can_be_shown(name: str, text: str) -> None:
     args = dict.fromkeys(("command", "path", "name", "query", "questions"), text)
     start = ToolCallStart(
         call="k",
@@ -117,14 +117,14 @@ def test_no_tool_is_too_hostile_to_be_shown(name: str, text: str) -> None:
 
 @pytest.mark.req("adapter.tools.titles")
 @given(st.text(max_size=100), st.integers(12, 90))
-def test_words_fit_their_room_on_one_line(text: str, room: int) -> None:
+def test_texts_fit_their_limit_on_one_line(text: str, room: int) -> None:
     for shown in (format_inline_code(text, room), escape_markdown(text or "x", room)):
         assert len(shown) <= room
         assert shown.isprintable()
 
 
 @pytest.mark.req("adapter.tools.titles")
-def test_markup_in_what_others_wrote_is_read_as_it_is_written() -> None:
+def test_markup_in_foreign_text_is_escaped() -> None:
     assert escape_markdown("<b>*x*_[y](z)", 80) == r"\<b\>\*x\*\_\[y\](z)"
     assert "`" not in escape_markdown("`" * 70, 80)
     assert format_inline_code("`" * 500, 80).count("`") == 2
@@ -163,7 +163,7 @@ def test_arguments_are_an_object_whatever_the_model_wrote(text: str, parsed: obj
         "x" * 1_000_000,
     ],
 )
-def test_arguments_of_a_megabyte_are_cut_to_what_travels(text: str) -> None:
+def test_arguments_of_a_megabyte_are_shortened(text: str) -> None:
     short = parse_arguments(text)
     assert len(json.dumps(short, ensure_ascii=False).encode()) <= MAX_ARGUMENTS + 100
     if "path" in text[:10]:
@@ -172,7 +172,7 @@ def test_arguments_of_a_megabyte_are_cut_to_what_travels(text: str) -> None:
 
 @pytest.mark.req("adapter.tools.result")
 @given(st.text(max_size=300), st.integers(100, 300))
-def test_an_excerpt_has_the_beginning_and_the_end_in_so_many_bytes(text: str, most: int) -> None:
+def test_an_excerpt_has_the_beginning_and_the_end_within_its_limit(text: str, most: int) -> None:
     short = excerpt_text(text, most)
     assert len(short.encode()) <= most
     if len(text.encode()) <= most:
@@ -192,10 +192,10 @@ def test_an_excerpt_of_a_result_is_whole_up_to_its_bound() -> None:
 def test_readers_that_draw_tools_by_their_names_find_the_keys_they_look_for() -> None:
     assert add_compat_arguments("read", {"path": "/a"}) == {"path": "/a", "file_path": "/a"}
     assert add_compat_arguments("bash", {"command": "ls"}) == {"command": "ls"}
-    asked = {
+    arguments = {
         "questions": [{"question": "Q", "options": ["a", {"label": "b"}], "multi_select": True}]
     }
-    assert add_compat_arguments("ask_user", asked) == {
+    assert add_compat_arguments("ask_user", arguments) == {
         "questions": [
             {
                 "question": "Q",
@@ -216,13 +216,13 @@ def test_readers_that_draw_tools_by_their_names_find_the_keys_they_look_for() ->
     ["", "{}", '{"tasks": []}', '{"tasks": [{}]}', '{"tasks": "x"}', '{"tasks": [1]}', "[" * 9999,
      json.dumps({"tasks": [{"message": "x"}] * 65})],
 )  # fmt: skip
-def test_a_call_whose_tasks_cannot_be_made_out_is_a_call_like_any_other(text: str) -> None:
+def test_a_delegate_call_with_invalid_arguments_is_a_plain_call(text: str) -> None:
     assert parse_delegation("delegate", text) is None
     assert parse_delegation("bash", '{"tasks": [{"message": "x"}]}') is None
 
 
 @pytest.mark.req("adapter.delegation")
 @pytest.mark.parametrize("text", ["", "[]", "boom", '[{"agent": "a", "task_id": "t"}]', "[" * 9999])
-def test_an_output_that_says_nothing_of_tasks_is_what_each_came_to(text: str) -> None:
+def test_an_output_without_outcomes_is_the_result_of_each_task(text: str) -> None:
     (outcome,) = parse_outcomes(text, 1)
     assert (outcome.result, outcome.error) == (text, None)

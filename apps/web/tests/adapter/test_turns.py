@@ -1,4 +1,4 @@
-"""Turns as people see them: what comes of each thing that can happen, envelope by envelope."""
+"""Turns as people see them: the envelopes for each event that can happen."""
 
 import json
 
@@ -58,7 +58,7 @@ def begin_session(said: str = "", **parts: str) -> AdapterSession:
 
 
 @pytest.mark.req("adapter.turn")
-def test_a_turn_is_what_was_said_then_all_that_comes_of_it() -> None:
+def test_a_turn_has_the_message_and_everything_that_follows() -> None:
     session = begin_session("Find TODOs")
     session.handle_event(TextPiece("Searching"))
     session.handle_event(TextPiece("..."))
@@ -76,14 +76,14 @@ def test_a_turn_is_what_was_said_then_all_that_comes_of_it() -> None:
 
 
 @pytest.mark.req("adapter.ids")
-def test_ids_are_derived_from_session_run_and_place() -> None:
+def test_ids_are_derived_from_session_run_and_position() -> None:
     session = begin_session("hi")
     turn = derive_id(SESSION, "turn", "run", 0)
     assert [e.id for e in session.envelopes] == [derive_id(SESSION, turn, n) for n in range(2)]
 
 
 @pytest.mark.req("adapter.text")
-def test_text_and_thinking_are_told_apart_and_go_when_the_kind_changes() -> None:
+def test_text_and_reasoning_are_separate_envelopes() -> None:
     session = begin_session()
     session.handle_event(TextPiece("\n\nhm", thinking=True))
     assert session.handle_event(TextPiece(" ", thinking=True)) == []
@@ -105,14 +105,14 @@ def test_text_and_thinking_are_told_apart_and_go_when_the_kind_changes() -> None
         KILLED,
     ],
 )
-def test_whatever_follows_text_comes_after_it(next_one: object) -> None:
+def test_text_is_written_before_the_event_that_follows_it(next_one: object) -> None:
     session = begin_session()
     session.handle_event(TextPiece("Wait"))
     assert isinstance(session.handle_event(next_one)[0].ev, TextEvent)  # type: ignore[arg-type]
 
 
 @pytest.mark.req("adapter.text")
-def test_segments_of_nothing_but_space_are_not_told() -> None:
+def test_blank_segments_are_not_written() -> None:
     session = begin_session()
     for piece in (TextPiece("\n \n"), TextPiece("\n", thinking=True), TextPiece("  ")):
         session.handle_event(piece)
@@ -121,7 +121,7 @@ def test_segments_of_nothing_but_space_are_not_told() -> None:
 
 
 @pytest.mark.req("adapter.text.early")
-def test_a_long_text_goes_paragraph_by_paragraph_and_idle_ones_too() -> None:
+def test_long_and_idle_texts_are_written_paragraph_by_paragraph() -> None:
     session = begin_session()
     paragraph = "word " * 200 + "\n\n"
     for _ in range(5):
@@ -142,7 +142,7 @@ def test_a_long_text_goes_paragraph_by_paragraph_and_idle_ones_too() -> None:
 
 
 @pytest.mark.req("adapter.tools")
-def test_calls_side_by_side_end_as_they_finish_with_what_they_gave_back() -> None:
+def test_parallel_calls_end_as_they_finish_with_their_results() -> None:
     session = begin_session()
     session.handle_event(
         make_tools_called(
@@ -168,7 +168,7 @@ def test_calls_side_by_side_end_as_they_finish_with_what_they_gave_back() -> Non
 
 
 @pytest.mark.req("adapter.tools.once")
-def test_calls_that_are_numbered_anew_in_every_step_stay_apart() -> None:
+def test_calls_with_repeated_ids_get_unique_names() -> None:
     session = begin_session()
     for _ in range(3):
         session.handle_event(make_tools_called(make_call("call_0")))
@@ -183,7 +183,7 @@ def test_calls_that_are_numbered_anew_in_every_step_stay_apart() -> None:
 
 
 @pytest.mark.req("adapter.missed")
-def test_a_result_that_got_lost_ends_with_its_step() -> None:
+def test_a_call_with_a_lost_result_ends_with_its_step() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(make_call("k1"), make_call("k2")))
     session.handle_event(make_tool_returned("k2"))
@@ -199,7 +199,7 @@ def test_a_result_that_got_lost_ends_with_its_step() -> None:
 
 
 @pytest.mark.req("adapter.usage")
-def test_usage_goes_with_the_text_it_paid_for() -> None:
+def test_usage_is_on_the_text_of_its_model_call() -> None:
     session = AdapterSession(EnvelopeAdapter(SESSION, context_window=4096))
     session.handle_event(RunBegan())
     session.handle_event(TextPiece("Hi"))
@@ -213,7 +213,7 @@ def test_usage_goes_with_the_text_it_paid_for() -> None:
 
 
 @pytest.mark.req("adapter.usage")
-def test_usage_of_calls_goes_with_the_next_words_or_with_the_end() -> None:
+def test_usage_of_tool_calls_is_on_the_next_text_or_the_end() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(make_call("k")))
     session.handle_event(make_tool_returned("k"))
@@ -228,7 +228,7 @@ def test_usage_of_calls_goes_with_the_next_words_or_with_the_end() -> None:
 
 
 @pytest.mark.req("adapter.usage")
-def test_usage_waits_for_words_of_the_agent_it_is_of() -> None:
+def test_usage_waits_for_text_of_the_same_agent() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(LATER))
     session.handle_event(make_tool_returned("K", STARTED))
@@ -268,14 +268,14 @@ def test_usage_waits_for_words_of_the_agent_it_is_of() -> None:
     ],
 )
 @pytest.mark.req("adapter.ends")
-def test_a_turn_ends_as_its_run_did(ended: RunEnded, told: list[str]) -> None:
+def test_a_turn_ends_with_the_status_of_its_run(ended: RunEnded, told: list[str]) -> None:
     session = begin_session()
     session.handle_event(ended)
     assert session.summaries[1:] == told
 
 
 @pytest.mark.req("adapter.kill")
-def test_what_was_asked_to_stop_is_cancelled_however_it_ends() -> None:
+def test_a_stopped_turn_is_cancelled_however_it_ends() -> None:
     for end in (RunEnded(EndReason.UNKNOWN), RunEnded(EndReason.ERROR, "cut off"), None):
         session = begin_session()
         session.handle_event(TextPiece("half a w"))
@@ -288,7 +288,7 @@ def test_what_was_asked_to_stop_is_cancelled_however_it_ends() -> None:
 
 
 @pytest.mark.req("adapter.kill")
-def test_to_stop_what_does_not_run_is_nothing() -> None:
+def test_stopping_without_an_open_turn_does_nothing() -> None:
     session = AdapterSession()
     session.adapter.mark_killed()
     session.handle_event(RunBegan())
@@ -297,7 +297,7 @@ def test_to_stop_what_does_not_run_is_nothing() -> None:
 
 
 @pytest.mark.req("adapter.kill")
-def test_a_kill_closes_calls_of_tasks_tasks_and_then_the_turn() -> None:
+def test_a_kill_closes_the_calls_of_tasks_then_tasks_then_the_turn() -> None:
     session = begin_session()
     session.handle_event(TextPiece("Let me see"))
     session.handle_event(
@@ -330,7 +330,7 @@ def test_a_kill_closes_calls_of_tasks_tasks_and_then_the_turn() -> None:
 
 
 @pytest.mark.req("adapter.lost")
-def test_a_lost_connection_closes_the_turn_as_failed_and_what_follows_is_another() -> None:
+def test_a_lost_connection_fails_the_turn_and_later_events_open_another() -> None:
     session = begin_session()
     session.handle_event(
         make_tools_called(make_call("k"), make_delegate_call("K", {"message": "dig"}))
@@ -356,7 +356,7 @@ def test_a_lost_connection_closes_the_turn_as_failed_and_what_follows_is_another
 
 
 @pytest.mark.req("adapter.user")
-def test_what_people_said_elsewhere_is_repeated_and_what_came_from_here_is_not() -> None:
+def test_messages_from_elsewhere_are_written_and_our_own_are_not() -> None:
     session = AdapterSession()
     session.handle_event(RunBegan(""))
     session.handle_event(RunSteered("left"))
@@ -372,7 +372,7 @@ def test_what_people_said_elsewhere_is_repeated_and_what_came_from_here_is_not()
 
 
 @pytest.mark.req("adapter.user")
-def test_a_run_that_goes_on_after_its_end_is_another_turn() -> None:
+def test_a_run_that_continues_after_its_end_is_another_turn() -> None:
     session = begin_session()
     session.handle_event(TextPiece("one"))
     session.handle_event(DONE)
@@ -408,7 +408,7 @@ def test_a_question_is_the_call_that_asks_until_it_is_answered() -> None:
 
 
 @pytest.mark.req("adapter.asks")
-def test_a_question_about_a_call_is_shown_as_one_of_its_own() -> None:
+def test_a_question_about_a_call_is_shown_as_a_call_of_its_own() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(make_call("k")))
     (start,) = session.handle_event(QuestionsAsked("ask-1", (SURE,)))
@@ -431,7 +431,7 @@ def test_a_question_about_a_call_is_shown_as_one_of_its_own() -> None:
             ]
         },
     )
-    # Told again to whoever comes back, it is the same question.
+    # If it is received again, it is the same question.
     assert session.handle_event(QuestionsAsked("ask-1", (SURE,))) == []
     session.check_envelopes(session.adapter.close_ask("ask-1", 2000))
     assert session.check_envelopes(session.adapter.close_ask("ask-1", 2000)) == []
@@ -445,7 +445,7 @@ def test_a_question_about_a_call_is_shown_as_one_of_its_own() -> None:
 
 @pytest.mark.req("adapter.asks")
 @pytest.mark.parametrize("end", [StepEnded(), DONE, KILLED])
-def test_a_question_nobody_answers_is_over_with_its_step_or_its_turn(end: object) -> None:
+def test_an_unanswered_question_ends_with_its_step_or_its_turn(end: object) -> None:
     session = begin_session()
     session.handle_event(make_tools_called(make_call("k")))
     session.handle_event(QuestionsAsked("ask-1", (SURE,)))
@@ -476,7 +476,7 @@ def test_a_guest_speaks_under_a_name_of_its_own_and_in_no_call() -> None:
 
 
 @pytest.mark.req("adapter.guests")
-def test_half_a_guests_words_are_dropped_when_it_is_killed() -> None:
+def test_the_pending_text_of_a_killed_guest_is_dropped() -> None:
     session = begin_session(guest="twin")
     session.handle_event(TextPiece("To begin w"), guest="twin")
     session.handle_event(KILLED, guest="twin")
@@ -497,7 +497,7 @@ def test_readers_that_do_not_show_names_are_told_who_the_guest_is() -> None:
 
 
 @pytest.mark.req("adapter.compat")
-def test_readers_that_draw_tools_by_their_names_get_those() -> None:
+def test_readers_that_draw_tools_by_name_get_their_names() -> None:
     session = AdapterSession(is_compat=True)
     session.handle_event(RunBegan())
     session.handle_event(
@@ -514,7 +514,7 @@ def test_readers_that_draw_tools_by_their_names_get_those() -> None:
 
 
 @pytest.mark.req("adapter.compat.usage")
-def test_readers_that_look_for_tokens_outside_of_turns_find_them_there() -> None:
+def test_readers_that_expect_usage_outside_of_turns_find_it_there() -> None:
     session = AdapterSession(is_compat=True)
     session.handle_event(RunBegan())
     session.handle_event(TextPiece("Hello."))
@@ -542,10 +542,11 @@ def test_readers_that_look_for_tokens_outside_of_turns_find_them_there() -> None
     assert all(e.usage is UNSET for e in session.envelopes if e not in bare)
     with pytest.raises(EnvelopeError, match="turn is missing"):
         encode_envelope(bare[0])
-    # Who goes on from the journal gives the next envelope the number it would have had.
-    again = EnvelopeAdapter(SESSION, is_compat=True, history=session.envelopes[:3])
-    heard = ReceivedEvent(run="run", event=make_tools_called(make_call("k")), at=1050)
-    assert again.handle_event(heard) == session.envelopes[3:4]
+    # An adapter that continues from the journal numbers the next envelope as if nothing had
+    # happened.
+    recovered = EnvelopeAdapter(SESSION, is_compat=True, history=session.envelopes[:3])
+    received = ReceivedEvent(run="run", event=make_tools_called(make_call("k")), at=1050)
+    assert recovered.handle_event(received) == session.envelopes[3:4]
 
 
 @pytest.mark.req("adapter.compat.output")
@@ -621,7 +622,7 @@ def test_each_task_is_a_call_with_an_agent_in_it() -> None:
 
 
 @pytest.mark.req("adapter.delegation")
-def test_tasks_nobody_heard_of_end_with_what_the_call_says_came_of_them() -> None:
+def test_tasks_without_events_end_with_the_outcome_in_the_call() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(TWO))
     results = [{"agent": "scout", "result": "found", "error": None}, {"agent": "w", "error": "no"}]
@@ -651,7 +652,7 @@ def test_a_task_that_fails_says_so(ended: RunEnded, result: str, is_error: bool)
 
 
 @pytest.mark.req("adapter.delegation")
-def test_the_words_of_a_task_that_is_over_are_not_told() -> None:
+def test_text_of_an_ended_task_is_not_written() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(make_delegate_call("K", {"message": "dig"})))
     session.handle_event(make_tool_returned("K", "refused", is_error=True))
@@ -697,7 +698,7 @@ def test_tasks_within_tasks_each_have_an_agent_of_their_own() -> None:
 
 
 @pytest.mark.req("adapter.orphans")
-def test_a_task_that_is_heard_before_its_call_waits_for_it() -> None:
+def test_events_of_a_task_wait_for_its_call() -> None:
     session = begin_session()
     inner = make_parent("child", "L")
     assert session.handle_event(TextPiece("deep"), "grandchild", **inner) == []
@@ -727,19 +728,19 @@ def test_a_task_that_is_heard_before_its_call_waits_for_it() -> None:
 
 
 @pytest.mark.req("adapter.orphans")
-def test_those_who_wait_are_bounded_and_the_oldest_make_room() -> None:
+def test_waiting_events_are_bounded_and_the_oldest_are_dropped() -> None:
     session = begin_session()
     for number in range(5000):
         session.handle_event(
-            TextPiece("x"), f"child-{number}", **make_parent("nobody", str(number))
+            TextPiece("x"), f"child-{number}", **make_parent("missing", str(number))
         )
     assert session.adapter.statistics()["orphans"] == 4096
     for number in range(8):
         session.handle_event(
-            TextPiece("x" * 1_000_000), "big", **make_parent("nobody", f"big {number}")
+            TextPiece("x" * 1_000_000), "big", **make_parent("missing", f"big {number}")
         )
     assert session.adapter.statistics()["orphans"] < 4096
-    session.handle_event(TextPiece("x" * 5_000_000), "huge", **make_parent("nobody", "huge"))
+    session.handle_event(TextPiece("x" * 5_000_000), "huge", **make_parent("missing", "huge"))
     assert session.adapter.statistics() == {
         "turns_waiting": 0,
         "orphans": 0,
@@ -749,7 +750,7 @@ def test_those_who_wait_are_bounded_and_the_oldest_make_room() -> None:
 
 
 @pytest.mark.req("adapter.orphans")
-def test_room_is_free_again_once_those_who_waited_are_told() -> None:
+def test_there_is_room_again_once_waiting_events_are_written() -> None:
     session = begin_session()
     for number in range(3):
         key = f"K{number}"
@@ -761,7 +762,7 @@ def test_room_is_free_again_once_those_who_waited_are_told() -> None:
 
 
 @pytest.mark.req("adapter.orphans")
-def test_those_who_wait_in_vain_go_with_the_turn() -> None:
+def test_events_that_wait_in_vain_are_dropped_with_the_turn() -> None:
     session = begin_session()
     session.handle_event(TextPiece("x"), "child", **make_parent("run", "never called"))
     session.handle_event(DONE)
@@ -776,7 +777,7 @@ STARTED = json.dumps([{"agent": "scout", "task_id": "delegate:1"}])
 
 
 @pytest.mark.req("adapter.background")
-def test_a_task_in_the_background_ends_its_call_at_once_and_goes_on() -> None:
+def test_a_background_task_ends_its_call_at_once_and_continues() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(LATER))
     session.handle_event(make_tool_returned("K", STARTED))
@@ -795,7 +796,7 @@ def test_a_task_in_the_background_ends_its_call_at_once_and_goes_on() -> None:
 
 
 @pytest.mark.req("adapter.background")
-def test_one_that_was_refused_stops_at_once() -> None:
+def test_a_refused_background_task_stops_at_once() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(LATER))
     session.handle_event(make_tool_returned("K", "too many", is_error=True))
@@ -815,7 +816,7 @@ def test_one_that_was_refused_stops_at_once() -> None:
 )
 @pytest.mark.parametrize("heard_before", [True, False])
 @pytest.mark.parametrize("is_busy", [True, False])
-def test_one_that_outlives_its_turn_is_reported_in_the_next_or_in_one_of_its_own(
+def test_a_task_that_outlives_its_turn_is_reported_in_the_next_or_its_own_turn(
     ended: RunEnded, report: str, heard_before: bool, is_busy: bool
 ) -> None:
     session = begin_session()
@@ -842,7 +843,7 @@ def test_one_that_outlives_its_turn_is_reported_in_the_next_or_in_one_of_its_own
 
 @pytest.mark.req("adapter.background")
 @pytest.mark.parametrize("heard_before", [True, False])
-def test_one_that_outlives_the_task_it_began_in_is_reported_too(heard_before: bool) -> None:
+def test_a_task_that_outlives_its_parent_task_is_reported_too(heard_before: bool) -> None:
     session = begin_session()
     outer, inner = make_parent("run", "L"), make_parent("child", "K")
     session.handle_event(make_tools_called(make_delegate_call("L", {"message": "dig"})))
@@ -863,7 +864,7 @@ def test_one_that_outlives_the_task_it_began_in_is_reported_too(heard_before: bo
 
 
 @pytest.mark.req("adapter.compaction")
-def test_a_compaction_is_told_in_a_turn_of_its_own_or_in_the_open_one() -> None:
+def test_a_compaction_is_written_in_its_own_turn_or_the_open_one() -> None:
     session = AdapterSession()
     session.handle_event(ConversationCompacted("The beach."), "")
     assert session.summaries == [
@@ -877,7 +878,7 @@ def test_a_compaction_is_told_in_a_turn_of_its_own_or_in_the_open_one() -> None:
 
 
 @pytest.mark.req("adapter.files")
-def test_a_file_goes_with_the_agent_that_made_it() -> None:
+def test_a_file_is_shown_with_the_agent_that_sent_it() -> None:
     file = FileEvent(ref="up_1", name="a.png", size=3)
     session = AdapterSession()
     session.check_envelopes(session.adapter.write_file(file, 5))
@@ -893,12 +894,12 @@ def test_a_file_goes_with_the_agent_that_made_it() -> None:
     session.handle_event(TextPiece("beach."), "child", **child)
     session.handle_event(DONE, "child", **child)
     assert "text[A] It shows a beach." in session.summaries, "a sentence stays whole"
-    (sent,) = session.check_envelopes(session.adapter.write_file(file, 8, run="nobody"))
+    (sent,) = session.check_envelopes(session.adapter.write_file(file, 8, run="missing"))
     assert sent.subagent == ""
 
 
 @pytest.mark.req("adapter.note")
-def test_a_note_is_told_once_where_it_belongs() -> None:
+def test_a_notice_is_written_once() -> None:
     session = AdapterSession()
     session.check_envelopes(session.adapter.write_notice("queued", 5))
     assert session.check_envelopes(session.adapter.write_notice("queued", 5)) == []
@@ -921,7 +922,7 @@ MEGABYTE = 1_000_000
 @pytest.mark.req("adapter.text.size")
 @pytest.mark.parametrize("letter", ["x", "\x00", '"', "🦀", "`"])
 @pytest.mark.slow
-def test_a_megabyte_of_anything_anywhere_comes_in_envelopes_that_travel(letter: str) -> None:
+def test_a_megabyte_of_text_anywhere_fits_into_envelopes(letter: str) -> None:
     session = AdapterSession()
     big = letter * MEGABYTE
     session.handle_event(RunBegan(big))
@@ -947,7 +948,7 @@ def test_a_megabyte_of_anything_anywhere_comes_in_envelopes_that_travel(letter: 
 
 
 @pytest.mark.req("adapter.tools.arguments")
-def test_arguments_that_are_no_json_or_no_unicode_are_told_all_the_same() -> None:
+def test_arguments_that_are_not_json_or_unicode_are_still_written() -> None:
     session = begin_session()
     for number, text in enumerate(['{"a": NaN}', '{"a": "\\udc00"}', "\ud800", "[" * 9999]):
         session.handle_event(make_tools_called(ToolCallRequest(f"k{number}", "x\ud800", text)))
@@ -960,7 +961,7 @@ def test_arguments_that_are_no_json_or_no_unicode_are_told_all_the_same() -> Non
 
 
 @pytest.mark.req("adapter.waiting")
-def test_a_turn_that_is_accepted_while_another_runs_follows_it() -> None:
+def test_a_turn_accepted_during_another_follows_it() -> None:
     session = AdapterSession()
     session.handle_event(RunBegan("one"), "r1", is_streamed=True)
     session.handle_event(RunBegan("two"), "r2", is_streamed=True)
@@ -1028,7 +1029,7 @@ def test_what_waits_for_a_turn_that_never_ends_is_bounded() -> None:
 
 
 @pytest.mark.req("adapter.sources")
-def test_a_run_that_is_streamed_and_fed_is_told_once() -> None:
+def test_a_run_on_both_stream_and_feed_is_written_once() -> None:
     for first in (True, False):
         session = AdapterSession()
         for what in (RunBegan("hi"), TextPiece("yo"), SegmentEnded(), DONE):
@@ -1038,7 +1039,7 @@ def test_a_run_that_is_streamed_and_fed_is_told_once() -> None:
 
 
 @pytest.mark.req("adapter.resumed")
-def test_a_run_that_is_met_on_its_way_is_a_turn_from_there_on() -> None:
+def test_a_run_first_seen_in_the_middle_is_a_turn_from_there_on() -> None:
     session = AdapterSession()
     assert session.handle_event(make_tool_returned("k")) == []
     assert session.handle_event(StepEnded()) == []
@@ -1068,7 +1069,7 @@ def restart_adapter(session: AdapterSession) -> AdapterSession:
 
 
 @pytest.mark.req("adapter.resumed")
-def test_a_turn_that_still_runs_goes_on_after_a_restart() -> None:
+def test_a_running_turn_continues_after_a_restart() -> None:
     session = begin_session("hi")
     session.handle_event(make_tools_called(make_call("k", "ask_user", questions=[]), TWO))
     session.handle_event(make_tools_called(make_call("a")), "child", **make_parent("run", "K", 1))
@@ -1093,7 +1094,7 @@ def test_a_turn_that_still_runs_goes_on_after_a_restart() -> None:
 
 @pytest.mark.req("adapter.resumed")
 @pytest.mark.parametrize("guest", ["", "twin"])
-def test_a_turn_that_ended_meanwhile_is_closed_after_a_restart(guest: str) -> None:
+def test_a_turn_that_ended_during_a_restart_is_closed(guest: str) -> None:
     session = begin_session("hi", guest=guest)
     restart_adapter(session)
     session.handle_event(RunBegan("next"), "other")
@@ -1101,14 +1102,14 @@ def test_a_turn_that_ended_meanwhile_is_closed_after_a_restart(guest: str) -> No
     session = begin_session("hi", guest=guest)
     restart_adapter(session).check_envelopes(session.adapter.close_lost_turn(9000))
     assert session.summaries[-1] == "turn-end failed"
-    # And what is heard of it after that is another turn.
+    # Later events of it become another turn.
     restart_adapter(session).handle_event(TextPiece("wait"))
     assert session.summaries[-1] == "turn-start"
 
 
 @pytest.mark.req("adapter.background")
 @pytest.mark.req("adapter.resumed")
-def test_a_task_in_the_background_goes_on_after_a_restart() -> None:
+def test_a_background_task_continues_after_a_restart() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(LATER))
     restart_adapter(session)
@@ -1119,7 +1120,7 @@ def test_a_task_in_the_background_goes_on_after_a_restart() -> None:
 
 
 @pytest.mark.req("adapter.resumed")
-def test_a_task_within_a_task_is_told_by_its_call_after_a_restart() -> None:
+def test_a_nested_task_is_matched_by_its_call_after_a_restart() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(TWO))
     session.handle_event(
@@ -1135,7 +1136,7 @@ def test_a_task_within_a_task_is_told_by_its_call_after_a_restart() -> None:
 
 @pytest.mark.req("adapter.background")
 @pytest.mark.req("adapter.resumed")
-def test_a_task_in_the_background_is_reported_after_a_restart_too() -> None:
+def test_a_background_task_is_reported_after_a_restart() -> None:
     session = begin_session()
     session.handle_event(make_tools_called(LATER))
     session.handle_event(make_tool_returned("K", STARTED))

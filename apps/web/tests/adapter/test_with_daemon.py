@@ -1,10 +1,10 @@
-"""The adapter at a real daemon: its feed and its streams are what the adapter takes them for."""
+"""The adapter with a real daemon: its feed and streams have the form the adapter expects."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -21,7 +21,6 @@ from crabtalk_web.stream import TurnEnd
 from tests.daemon.in_process_daemon import (
     InProcessDaemon,
     collect_events,
-    follow_feed,
     run_daemon,
     script_tool_calls,
     wait_for_event,
@@ -32,16 +31,17 @@ PAIR = ("crab", "user~bo")
 
 
 class FeedSession(AdapterSession):
-    """What crab and bo do, as whoever follows the feed sees it."""
+    """The events of crab and bo, as a client of the feed receives them."""
 
     def __init__(self) -> None:
         super().__init__(EnvelopeAdapter(SESSION))
         self.resolver = ConversationResolver()
 
-    def handle_message(self, message: wire.AgentEventMsg) -> None:
-        heard = parse_feed_event(message)
-        if self.resolver.find_conversation(message) == PAIR and heard is not None:
-            self.handle_events([heard])
+    async def follow(self, feed: AsyncGenerator[wire.AgentEventMsg, None]) -> None:
+        async for message in feed:
+            received = parse_feed_event(message)
+            if self.resolver.find_conversation(message) == PAIR and received is not None:
+                self.handle_events([received])
 
     @property
     def turn_statuses(self) -> list[str]:
@@ -50,11 +50,18 @@ class FeedSession(AdapterSession):
 
 @asynccontextmanager
 async def follow_daemon(daemon: InProcessDaemon) -> AsyncIterator[tuple[FeedSession, Client]]:
-    """And a client to make things happen with."""
-    mirror = FeedSession()
-    async with follow_feed(daemon, all_kinds=True) as follower, daemon.client() as client:
-        with patch.object(follower, "hear", mirror.handle_message):
-            yield mirror, client
+    """Also yields a client to act with."""
+    feed_session = FeedSession()
+    others = len(daemon.daemon.feed)
+    async with daemon.client() as subscriber, daemon.client() as client:
+        feed = subscriber.subscribe_events(all_kinds=True)
+        task = asyncio.ensure_future(feed_session.follow(feed))
+        await wait_until(lambda: len(daemon.daemon.feed) > others)
+        try:
+            yield feed_session, client
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
 
 @pytest.mark.req("adapter.daemon")
@@ -65,10 +72,13 @@ async def test_a_turn_with_tools_and_tasks_within_tasks(tmp_path: Path) -> None:
         ("recall", {"query": "sand"}),
     ]
     script = "!think hm\n!say Let me see.\n" + script_tool_calls(outer)
-    async with run_daemon(tmp_path, hooks={}) as daemon, follow_daemon(daemon) as (mirror, client):
+    async with (
+        run_daemon(tmp_path, hooks={}) as daemon,
+        follow_daemon(daemon) as (feed_session, client),
+    ):
         await client.send("crab", script, sender="user~bo")
-        await wait_until(lambda: mirror.turn_statuses == ["completed"])
-        words = mirror.summaries
+        await wait_until(lambda: feed_session.turn_statuses == ["completed"])
+        words = feed_session.summaries
     assert words[:4] == [f"user-text {script}", "turn-start", "thinking hm", "text Let me see."]
     assert words[-2:] == ["text done", "turn-end completed"]
     assert "text[A] done" in words
@@ -76,21 +86,21 @@ async def test_a_turn_with_tools_and_tasks_within_tasks(tmp_path: Path) -> None:
     assert "text[C] deep" in words
     inside = [word for word in words if "[C]" in word]
     assert [word.split()[0] for word in inside] == ["start[C]", "text[C]", "stop[C]"]
-    assert mirror.envelopes[-2].usage
+    assert feed_session.envelopes[-2].usage
 
 
 @pytest.mark.req("adapter.daemon")
-async def test_guests_steers_questions_and_kills_are_seen_by_whoever_follows(
+async def test_guests_steers_questions_and_kills_are_on_the_feed(
     tmp_path: Path,
 ) -> None:
     async with (
         run_daemon(tmp_path, hooks={}) as daemon,
-        follow_daemon(daemon) as (mirror, client),
+        follow_daemon(daemon) as (feed_session, client),
         daemon.client() as other,
     ):
         await client.send("crab", "!say me too", sender="user~bo", guest="twin")
-        await wait_until(lambda: mirror.turn_statuses == ["completed"])
-        assert mirror.summaries[1:] == [
+        await wait_until(lambda: feed_session.turn_statuses == ["completed"])
+        assert feed_session.summaries[1:] == [
             "turn-start",
             "start[A] twin",
             "text[A] me too",
@@ -102,21 +112,23 @@ async def test_guests_steers_questions_and_kills_are_seen_by_whoever_follows(
         )
         stream = client.stream("crab", script, sender="user~bo")
         await wait_for_event(stream, wire.AskUserEvent)
-        await wait_until(lambda: len(mirror.adapter.pending_asks) == 1)
-        (ask,) = mirror.adapter.pending_asks
+        await wait_until(lambda: len(feed_session.adapter.pending_asks) == 1)
+        (ask,) = feed_session.adapter.pending_asks
         assert (ask.agent, ask.sender) == PAIR
         await other.steer_session("crab", "!say turned", sender="user~bo")
         await other.reply_to_ask(ask.agent, "yes", sender=ask.sender, ask_id=ask.id)
         await collect_events(stream)
-        await wait_until(lambda: len(mirror.turn_statuses) == 2)
-        assert "user-text !say turned" in mirror.summaries
-        assert mirror.adapter.pending_asks == ()
+        await wait_until(lambda: len(feed_session.turn_statuses) == 2)
+        assert "user-text !say turned" in feed_session.summaries
+        assert feed_session.adapter.pending_asks == ()
         stream = client.stream("crab", "!say half\n!hang", sender="user~bo")
         await wait_for_event(stream, wire.StreamChunk)
         await other.kill("crab", sender="user~bo")
         await collect_events(stream)
-        await wait_until(lambda: mirror.turn_statuses == ["completed", "completed", "cancelled"])
-        assert mirror.summaries[-2:] == ["text half", "turn-end cancelled"]
+        await wait_until(
+            lambda: feed_session.turn_statuses == ["completed", "completed", "cancelled"]
+        )
+        assert feed_session.summaries[-2:] == ["text half", "turn-end cancelled"]
 
 
 @pytest.mark.req("adapter.daemon")
@@ -127,36 +139,39 @@ async def test_a_stream_and_the_feed_of_the_same_turn_give_the_same_envelopes(
     script = "!think hm\n" + script_tool_calls(
         [("recall", {"query": "a"}), ("recall", {"query": "b"})]
     )
-    async with run_daemon(tmp_path, hooks={}) as daemon, follow_daemon(daemon) as (mirror, client):
+    async with (
+        run_daemon(tmp_path, hooks={}) as daemon,
+        follow_daemon(daemon) as (feed_session, client),
+    ):
         own, reader = (
             AdapterSession(EnvelopeAdapter(SESSION)),
-            TurnStreamReader("crab", "bo", said=script),
+            TurnStreamReader("crab", "bo", text=script),
         )
         async for event in client.stream("crab", script, sender="user~bo"):
-            if (heard := reader.parse_event(event, 5)) is not None:
-                own.handle_events([heard])
-        await wait_until(lambda: mirror.turn_statuses == ["completed"])
-    assert own.summaries == mirror.summaries
-    assert [e.id for e in own.envelopes] == [e.id for e in mirror.envelopes]
+            if (received := reader.parse_event(event, 5)) is not None:
+                own.handle_events([received])
+        await wait_until(lambda: feed_session.turn_statuses == ["completed"])
+    assert own.summaries == feed_session.summaries
+    assert [e.id for e in own.envelopes] == [e.id for e in feed_session.envelopes]
 
 
 @pytest.mark.req("adapter.daemon")
 @pytest.mark.req("adapter.background")
-async def test_work_in_the_background_and_a_compaction_are_told_between_turns(
+async def test_background_reports_and_compactions_are_written_between_turns(
     tmp_path: Path,
 ) -> None:
     task = {"agent": "twin", "message": "!wait\n!say found it"}
     script = script_tool_calls([("delegate", {"tasks": [task], "background": True})])
     async with (
         run_daemon(tmp_path, hooks={}, summary="Of sand. And sea.") as daemon,
-        follow_daemon(daemon) as (mirror, client),
+        follow_daemon(daemon) as (feed_session, client),
     ):
         await client.send("crab", script, sender="user~bo")
-        await wait_until(lambda: len(mirror.turn_statuses) == 1)
-        assert mirror.summaries[-3:] == ["text done", "stop[A]", "turn-end completed"]
+        await wait_until(lambda: len(feed_session.turn_statuses) == 1)
+        assert feed_session.summaries[-3:] == ["text done", "stop[A]", "turn-end completed"]
         await wait_until(lambda: daemon.model.release() == 1)
-        await wait_until(lambda: len(mirror.turn_statuses) == 2)
-        assert mirror.summaries[-2].endswith("has finished.\n\nfound it")
+        await wait_until(lambda: len(feed_session.turn_statuses) == 2)
+        assert feed_session.summaries[-2].endswith("has finished.\n\nfound it")
         await client.compact("crab", sender="user~bo")
-        await wait_until(lambda: len(mirror.turn_statuses) == 3)
-        assert mirror.summaries[-2] == "service **Compacted:** Of sand."
+        await wait_until(lambda: len(feed_session.turn_statuses) == 3)
+        assert feed_session.summaries[-2] == "service **Compacted:** Of sand."

@@ -1,6 +1,6 @@
-"""A visitor: a person at a browser, who knows the page by what can be seen and said of it.
+"""A person at a browser, who uses the page by what can be seen and read.
 
-Everything is found by its role and its name, as a screen reader finds it.
+Elements are found by role and name, as a screen reader finds them.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ PATIENCE = 30
 
 
 def read_script(name: str) -> str:
-    """JavaScript that looks at a page from inside."""
+    """Read JavaScript that inspects the page from inside."""
     return Path(__file__).with_name(f"{name}.js").read_text().partition("\n")[2]
 
 
@@ -35,14 +35,14 @@ class BrowserUser:
     # ── Ways in ─────────────────────────────────────────────────────────────────────────────
 
     async def open(self, address: str = "/") -> None:
-        """A path, or all of an address."""
+        """Open a path, or a full address."""
         await self.page.goto(address if "://" in address else self.url + address)
 
     async def create_account(self) -> None:
         await self.button("Start here").click()
 
     async def approve_machine(self, link: str) -> None:
-        """The machine that shows this link, as somebody who was never here."""
+        """Open the link of this machine with a new account, and approve it."""
         await self.open(link)
         await self.button("Start here").click()
         await self.button("Let it in").click()
@@ -61,7 +61,7 @@ class BrowserUser:
         return self.page.get_by_role("button", name=name)
 
     def conversation_link(self, agent: str) -> Locator:
-        """Its entry in the list."""
+        """The conversation's entry in the list."""
         entries = self.page.get_by_role("navigation", name="Conversations")
         return entries.get_by_role("link", name=re.compile(rf"^{agent}\b"))
 
@@ -74,7 +74,7 @@ class BrowserUser:
         return self.page.get_by_role("textbox", name="Message")
 
     def tool_card(self, name: str) -> Locator:
-        """The card of a call, by the name of the tool or what it is about."""
+        """The card of a call, by the tool's name or its title."""
         return self.log.locator(".tool").filter(has_text=name).first
 
     def question_form(self, question: str) -> Locator:
@@ -83,7 +83,7 @@ class BrowserUser:
     # ── What they do ────────────────────────────────────────────────────────────────────────
 
     async def open_conversation(self, agent: str) -> None:
-        """Opens a conversation from the list."""
+        """Open a conversation from the list."""
         await self.conversation_link(agent).first.click()
         await expect(self.message_box).to_be_visible()
 
@@ -92,7 +92,7 @@ class BrowserUser:
         await self.message_box.press("Enter")
 
     async def open_list(self) -> None:
-        """From wherever they are."""
+        """Open the list, from any view."""
         await self.page.evaluate(
             "history.pushState(null, '', '/'); dispatchEvent(new Event('popstate'))"
         )
@@ -104,8 +104,8 @@ class BrowserUser:
             await card.locator("summary").first.click()
 
     async def drop_file(self, name: str, kind: str, data: bytes) -> None:
-        """A file, from somewhere else onto the conversation."""
-        given = {"name": name, "kind": kind, "data": b64encode(data).decode()}
+        """Drop a file on the conversation."""
+        file_data = {"name": name, "kind": kind, "data": b64encode(data).decode()}
         transfer = await self.page.evaluate_handle(
             """({ name, kind, data }) => {
               const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
@@ -113,19 +113,19 @@ class BrowserUser:
               transfer.items.add(new File([bytes], name, { type: kind }));
               return transfer;
             }""",
-            given,
+            file_data,
         )
         for event in ("dragenter", "dragover", "drop"):
             await self.log.dispatch_event(event, {"dataTransfer": transfer})
 
     async def expand_all(self) -> None:
-        """Also what comes to light by that."""
+        """Expand everything, including what appears by expanding."""
         closed = self.log.locator("details:not([open]) > summary:visible")
         while await closed.count():
             await closed.first.click()
 
     async def scroll_to_top(self, first: str) -> None:
-        """Until these words are in view, which are the first."""
+        """Scroll up until the first message, this text, is in view."""
         words = self.log.get_by_text(first)
         async with asyncio.timeout(PATIENCE):
             while not await words.count() or await self.log.evaluate("log => log.scrollTop > 0"):
@@ -138,18 +138,18 @@ class BrowserUser:
         await self.page.get_by_role("searchbox").fill(words)
 
     async def read_rows(self) -> list[str]:
-        """All that stands in the conversation, row by row."""
+        """The text of the conversation, row by row."""
         rows: list[str] = await self.log.locator(".entry").all_inner_texts()
         return [" ".join(row.split()) for row in rows]
 
     async def open_settings(self) -> None:
         back = self.button("Back")
-        if await back.is_visible():  # in a narrow window the list is a view of its own
+        if await back.is_visible():  # in a narrow window the list is a separate view
             await back.click()
         await self.page.get_by_role("link", name="Settings").click()
 
     async def create_invitation(self) -> str:
-        """The link for another device."""
+        """Create the link for another device."""
         await self.open_settings()
         await self.button("Add a device").click()
         return await self.page.get_by_role("textbox", name="Link").input_value()
@@ -166,7 +166,7 @@ class BrowserUser:
         await self.page.get_by_role("dialog").get_by_role("button", name="Log out").click()
 
     async def wait_for_text(self, text: str | re.Pattern[str], count: int | None = None) -> None:
-        """In the conversation."""
+        """Wait for text in the conversation."""
         found = self.log.get_by_text(text)
         if count is None:
             await expect(found.first).to_be_visible()
@@ -174,11 +174,11 @@ class BrowserUser:
             await expect(found).to_have_count(count)
 
     async def wait_for_service_worker(self) -> None:
-        """The page itself is on this device now."""
+        """Wait until the page itself is cached on this device."""
         await self.page.evaluate("() => navigator.serviceWorker.ready.then(() => null)")
 
     async def wait_for_scroll(self, is_so: Callable[[float], bool]) -> None:
-        """So many pixels away from the end of the conversation, once it is so."""
+        """Wait until the distance to the end of the conversation, in pixels, is as expected."""
         left = -1.0
         try:
             async with asyncio.timeout(PATIENCE / 3):
@@ -188,17 +188,17 @@ class BrowserUser:
             raise AssertionError(f"{left} pixels from the end") from None
 
     async def wait_for_unsent(self, count: int) -> None:
-        """So many things that were said are on disk, and wait to be sent."""
+        """Wait until this many unsent messages are on disk."""
         async with asyncio.timeout(PATIENCE):
             while await self.page.evaluate(read_script("waiting")) != count:
                 await self.page.evaluate("() => new Promise(requestAnimationFrame)")
 
     async def wait_for_turn_end(self) -> None:
-        """The turn, and with it all that was only there while it was written."""
+        """Wait for the end of the turn, and until its live text is gone."""
         await expect(self.button("Stop")).to_be_hidden()
 
     async def set_appearance(self, width: int = 0, theme: str = "") -> None:
-        """Through a window of that width, with a system that is light or dark."""
+        """Set the window's width and the system theme."""
         if width:
             await self.page.set_viewport_size({"width": width, "height": WIDTHS[width]})
         if theme:
@@ -207,17 +207,17 @@ class BrowserUser:
     # ── What is held against it ─────────────────────────────────────────────────────────────
 
     async def take_screenshot(self, name: str, width: int = 0, theme: str = "") -> Path:
-        """A picture of what there is, for people to look at."""
+        """Take a screenshot for people to look at."""
         await self.set_appearance(width, theme)
         size = self.page.viewport_size
         SHOTS.mkdir(exist_ok=True)
-        shown = f"-{theme}" if theme else ""
-        path = SHOTS / f"{name}-{size['width'] if size else 0}{shown}.png"
+        theme_suffix = f"-{theme}" if theme else ""
+        path = SHOTS / f"{name}-{size['width'] if size else 0}{theme_suffix}.png"
         await self.page.screenshot(path=path)
         return path
 
     async def find_faults(self) -> list[str]:
-        """What axe finds fault with, and whether something has to be scrolled sideways."""
+        """The violations that axe finds, and whether the page scrolls sideways."""
         results = await AXE.run(self.page)
         found = [
             f"{rule['id']}: {node['target']} {node['html'][:200]} {node['failureSummary']}"
@@ -234,7 +234,7 @@ class BrowserUser:
 async def open_browser_user(
     browser: Browser, url: str, *, width: int = 1440, theme: str = "light", keeps: bool = False
 ) -> AsyncIterator[BrowserUser]:
-    """Somebody with a browser of their own. Afterwards, that nothing went wrong in it."""
+    """A person with a new browser. Afterwards asserts that it had no faults."""
     async with open_browser_page(browser, url, width=width, theme=theme, keeps=keeps) as (
         page,
         watch,

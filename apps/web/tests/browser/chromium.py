@@ -1,7 +1,7 @@
-"""The browser: which Chromium there is, and what a page in it must not do.
+"""Finds Chromium, and watches what a page must not do.
 
-CRABTALK_CHROMIUM names one that is not on the PATH. Where there is none these tests are skipped,
-and say what to install; where CI is set they fail instead.
+CRABTALK_CHROMIUM names a binary that is not on the PATH. Without Chromium these tests are skipped
+with a hint what to install; if CI is set they fail instead.
 """
 
 import os
@@ -24,36 +24,36 @@ from playwright.async_api import (
     expect,
 )
 
-# The shell first: the same engine, and a page in it costs two thirds of the time.
+# The headless shell first: the same engine, and a page in it costs two thirds of the time.
 EXECUTABLES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 MISSING = (
     "needs Chromium: install Debian's package with `apt-get install chromium`, or name one in"
     " CRABTALK_CHROMIUM"
 )
-# Fonts, colours and times are the same wherever a picture of it is taken.
+# Fonts, colours and times are the same on every machine.
 OPTIONS = ["--font-render-hinting=none", "--force-color-profile=srgb", "--disable-gpu"]
 REPORTS = """
 addEventListener("securitypolicyviolation", (event) => {
   console.error(`policy: ${event.violatedDirective} forbids ${event.blockedURI}`);
 });
 """
-# However busy the machine.
+# Enough for a busy machine.
 PATIENCE_MS = 20_000
-# What the driver says of a page that would like to be kept, where that is not allowed.
+# Playwright's message about a page that registers a service worker where that is blocked.
 BLOCKED = "Service Worker registration blocked by Playwright"
 WIDTHS = {360: 740, 768: 1024, 1440: 900}
 
 
 def find_chromium() -> Path | None:
-    named = os.environ.get("CRABTALK_CHROMIUM")
-    if named:
-        return Path(named)
+    configured = os.environ.get("CRABTALK_CHROMIUM")
+    if configured:
+        return Path(configured)
     found = next(filter(None, map(shutil.which, EXECUTABLES)), None)
     return Path(found) if found else None
 
 
 def require_chromium() -> Path:
-    """Skips, or fails where nothing may be skipped."""
+    """Skip the test, or fail it if CI is set."""
     found = find_chromium()
     if found is not None:
         return found
@@ -65,7 +65,7 @@ def require_chromium() -> Path:
 @asynccontextmanager
 async def launch_browser(path: Path, *options: str) -> AsyncIterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
-    # The sandbox of a browser does not work for root; what it loads here is ours.
+    # Chromium's sandbox does not work for root; it only loads our own page here.
     is_root = os.geteuid() == 0
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(
@@ -79,11 +79,12 @@ async def launch_browser(path: Path, *options: str) -> AsyncIterator[Browser]:
 
 @dataclass
 class BrowserWatch:
-    """What a browser did that nobody wants: complaints, and requests to anybody but the relay."""
+    """Collects a browser's faults: console errors, and requests to any server but the relay."""
 
     origins: set[str]
     faults: list[str] = field(default_factory=list)
-    requested: list[str] = field(default_factory=list)  # addresses, and where they were asked from
+    # addresses, with the page that requested them
+    requested: list[str] = field(default_factory=list)
     _expected: list[str] = field(default_factory=list)
 
     def watch_context(self, context: BrowserContext) -> None:
@@ -92,11 +93,11 @@ class BrowserWatch:
         context.on("request", self._request)
 
     def allow_faults(self, *parts: str) -> None:
-        """Complaints with any of these in them are what a test is about."""
+        """Allow faults that contain any of these texts, because the test causes them."""
         self._expected += parts
 
     def reset(self) -> None:
-        """What was before is somebody else's."""
+        """Forget the faults of an earlier test."""
         self.faults.clear()
         self.requested.clear()
         self._expected.clear()
@@ -132,8 +133,8 @@ async def open_browser_page(
     theme: str = "light",
     keeps: bool = False,
 ) -> AsyncIterator[tuple[Page, BrowserWatch]]:
-    """A page of a browser that has never been anywhere. Unless it `keeps` pages for a time without
-    a network, it loads all of their files once and not twice."""
+    """A page of a new browser. Unless it `keeps` the page with a service worker, its files are
+    loaded only once."""
     context = await browser.new_context(
         viewport={"width": width, "height": WIDTHS.get(width, 900)},
         color_scheme="dark" if theme == "dark" else "light",

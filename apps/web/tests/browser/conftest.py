@@ -1,4 +1,4 @@
-"""One home and one performance, for all tests of a process that want them."""
+"""One home and one set of conversations, shared by all tests of a process."""
 
 from collections.abc import AsyncIterator
 
@@ -20,20 +20,20 @@ async def home(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[SharedPage]:
     path = tmp_path_factory.mktemp("home")
-    async with set_up_page(browser, path, *NAMES, enters=False, events=EVENTS) as made:
-        yield SharedPage(made)
+    async with set_up_page(browser, path, *NAMES, enters=False, events=EVENTS) as setup:
+        yield SharedPage(setup)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def performance(
+async def conversations(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[DevServer, DeviceClient]]:
-    """All that can be seen, and the device that has seen it."""
+    """All scripted conversations, and the device that has them."""
     async with (
-        run_dev_server(tmp_path_factory.mktemp("stage")) as on,
-        open_device(on.url) as device,
+        run_dev_server(tmp_path_factory.mktemp("stage")) as server,
+        open_device(server.url) as device,
     ):
-        await on.start_gateway(await pair_with_device(device, on.url))
-        await have_conversations(on, device)
+        await server.start_gateway(await pair_with_device(device, server.url))
+        await have_conversations(server, device)
         await create_long_session(device, 1000)
-        yield on, device
+        yield server, device

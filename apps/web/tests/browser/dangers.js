@@ -1,4 +1,4 @@
-// What a conversation must not have in it, whatever was said.
+// Returns what a conversation must never contain, whatever was written.
 () => {
   const log = document.querySelector("[role=log]");
   const named = "script, iframe, object, embed, base, meta, link, style, svg a, form[action], video";

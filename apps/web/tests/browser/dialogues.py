@@ -1,7 +1,6 @@
-"""Plays: what is said to the agents on the stage, and what they then do.
+"""Scripted dialogues: messages to the agents of the dev server, and what the agents then do.
 
-A model that has no script for a text has one here, so that what people say reads like what people
-say, and answers can have lines.
+A model with these dialogues answers realistic texts, also of several lines.
 """
 
 import json
@@ -24,7 +23,7 @@ DialogueSteps = tuple[Script, ...]
 
 @dataclass(eq=False)
 class DialogueModel(ModelServer):
-    """A model that knows plays besides scripts."""
+    """A model server that knows these dialogues besides scripts."""
 
     dialogues: dict[str, DialogueSteps] = field(default_factory=dict)
 
@@ -49,7 +48,7 @@ def think_text(text: str) -> SayDirective:
 
 
 def say_slowly(text: str) -> Script:
-    """With a pause after each word, which whoever runs the stage ends."""
+    """Pause after each word, until the dev server's owner releases the model."""
     script: list[Directive] = []
     for piece in split_words(text):
         script += [SayDirective((piece,)), "wait"]
@@ -67,7 +66,7 @@ def split_words(text: str) -> tuple[str, ...]:
 WHERE = "Where do we retry requests, and can it pile up?"
 LONGER = "Make it wait twice as long each time, with a bound."
 OPINION = "What do you make of that change?"
-SURVEY = "Look through the services for settings nobody reads."
+SURVEY = "Look through the services for unused settings."
 LOGS = "Go through last week's logs and tell me what woke people up."
 DEPLOY = "Put the new version on the staging machine."
 PICTURE = "Here is the sketch. Can you make it small enough for the header?"
@@ -75,8 +74,8 @@ BROKEN = "Summarise the whole archive in one go."
 STOPPED = "Count every word in the archive."
 FREE = "Tell me what you can do here."
 
-# The file that agents on the stage work on.
-RETRY = '''"""Asks again, when nobody answered."""
+# The file that the agents work on.
+RETRY = '''"""Asks again when there is no answer."""
 
 import time
 
@@ -90,7 +89,7 @@ def ask(send, request):
             return send(request)
         except ConnectionError:
             time.sleep(WAIT)
-    raise TimeoutError("nobody answered")
+    raise TimeoutError("no answer")
 '''
 OLD = "            time.sleep(WAIT)\n"
 NEW = "            time.sleep(min(WAIT * 2**attempt, LONGEST))\n"
@@ -127,7 +126,7 @@ DONE = """Done. The wait doubles with each attempt and stops growing at eight se
 - the test that counted half seconds now counts doubling ones
 """
 
-SURVEYED = """Nobody reads these:
+SURVEYED = """These are unused:
 
 - **mail**: `MAIL_BATCH`, since the queue sends one by one
 - **search**: `SHARD_HINT`, left from the old index
@@ -178,19 +177,19 @@ DIALOGUES: dict[str, DialogueSteps] = {
             call_tool(
                 "delegate",
                 tasks=[
-                    {"message": "Which settings of mail does nobody read?", "agent": "owl"},
-                    {"message": "Which settings of search does nobody read?"},
-                    {"message": "Which settings of billing does nobody read?"},
+                    {"message": "Which settings of mail are unused?", "agent": "owl"},
+                    {"message": "Which settings of search are unused?"},
+                    {"message": "Which settings of billing are unused?"},
                 ],
             ),
         ),
         (say_text(SURVEYED),),
     ),
-    "Which settings of mail does nobody read?": (
+    "Which settings of mail are unused?": (
         (call_tool("bash", command="printf 'MAIL_BATCH  0 uses\\nMAIL_FROM   3 uses\\n'"),),
         (say_text("`MAIL_BATCH` is read nowhere."),),
     ),
-    "Which settings of search does nobody read?": (
+    "Which settings of search are unused?": (
         (
             call_tool(
                 "delegate",
@@ -200,7 +199,7 @@ DIALOGUES: dict[str, DialogueSteps] = {
         (say_text("`SHARD_HINT`, since the index was changed."),),
     ),
     "When was SHARD_HINT last read?": ((say_text("In March, by the old index."),),),
-    "Which settings of billing does nobody read?": ((say_text("All of them are read."),),),
+    "Which settings of billing are unused?": ((say_text("All of them are read."),),),
     LOGS: (
         (
             think_text("Seven files. Count the pages first, then have each night looked at."),

@@ -1,4 +1,4 @@
-// What has the focus, as a screen reader would say it, and whether that can be seen.
+// Describes the focused element as a screen reader would, and whether its focus is visible.
 () => {
   const element = document.activeElement;
   if (!element || element === document.body) return null;
@@ -7,7 +7,7 @@
   const isRinged = ({ outlineStyle, outlineWidth, boxShadow }) =>
     (outlineStyle !== "none" && parseFloat(outlineWidth) > 0) || boxShadow !== "none";
   let isSeen = false;
-  // A field may leave its ring to the box it stands in.
+  // A field may leave its focus ring to its container.
   for (let at = element, n = 0; at && n < 4 && !isSeen; at = at.parentElement, n += 1) {
     isSeen = isRinged(getComputedStyle(at));
   }

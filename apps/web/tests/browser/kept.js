@@ -1,4 +1,4 @@
-// All that a browser keeps for a page: databases, caches, storage, workers.
+// Returns everything that a browser stores for a page: databases, caches, storage, workers.
 async () => {
   const plain = (value, depth) => {
     if (value instanceof CryptoKey) return { key: value.type, extractable: value.extractable };

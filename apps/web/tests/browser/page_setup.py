@@ -1,7 +1,7 @@
-"""A scene: a stage, and a person in front of it who has just come in.
+"""A page setup: a dev server, and a person who has just logged in.
 
-What comes in costs more than what is then done, so tests that leave the stage as it is share one,
-and each has an agent of its own to talk with.
+Starting it costs more than most tests, so tests that leave the server unchanged share one, and each
+gets its own agent.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ from tests.model_server import read_script
 
 from .browser_user import BrowserUser, open_browser_user
 
-OWL = "owl"  # who is a guest, and whom tasks are given to
+OWL = "owl"  # the guest, and the agent that gets tasks
 NAMES = tuple(f"crab{ending}" for ending in (*ascii_lowercase, "za", "zb", "zc", "zd"))
 
 
@@ -30,7 +30,7 @@ def build_agents(*names: str) -> dict[str, str]:
 
 @dataclass
 class PageSetup:
-    """`device` has the same account as the person, and is a program."""
+    """`device` is a program with the same account as the person."""
 
     server: DevServer
     device: DeviceClient
@@ -46,28 +46,28 @@ class PageSetup:
         return await self.device.wait_for_session(self.agent)
 
     async def say_scripted(self, words: str, script: str) -> None:
-        """The person says this, and the model then does that."""
+        """The person sends this message, and the model then follows the script."""
         self.server.model.dialogues[words] = read_script(script)
         await self.person.send_text(words)
 
     async def read_stored_texts(self, role: str) -> list[str]:
-        """What the agent was told, by a person (user) or by its tools (tool)."""
+        """The texts that the agent got from a person (user) or from its tools (tool)."""
         async with self.server.daemon.client() as client:
             page = await client.list_messages(self.agent)
         return [message.content for message in page.messages if message.role == role]
 
     @asynccontextmanager
     async def open_other_browser(self, *, width: int = 1440) -> AsyncIterator[BrowserUser]:
-        """Another browser, that has never been here."""
+        """Another, new browser."""
         async with open_browser_user(self.browser, self.server.url, width=width) as other:
             yield other
 
 
 class SharedPage:
-    """A scene that lasts. Each test gets a conversation in it that nobody has been in."""
+    """A shared page. Each test gets a conversation in it that no test has used."""
 
-    def __init__(self, made: PageSetup) -> None:
-        self._scene = made
+    def __init__(self, setup: PageSetup) -> None:
+        self._scene = setup
         self._names: Iterator[str] = iter(NAMES)
 
     @asynccontextmanager
@@ -91,21 +91,22 @@ async def set_up_page(
     events: int = 0,
     keeps: bool = False,
 ) -> AsyncIterator[PageSetup]:
-    """With the person in the conversation with the first agent, or at the list. `events` are those
-    of a long conversation that is there as well; a browser that `keeps` the page opens it without a
-    network, too."""
+    """With the person in the conversation with the first agent, or at the list. `events` adds a
+    long conversation of that length; a browser that `keeps` the page also opens it offline."""
     names = names or ("crab",)
     async with AsyncExitStack() as stack:
-        on = await stack.enter_async_context(run_dev_server(path, agents=build_agents(*names)))
-        device = await stack.enter_async_context(open_device(on.url))
-        await on.start_gateway(await pair_with_device(device, on.url))
+        server = await stack.enter_async_context(run_dev_server(path, agents=build_agents(*names)))
+        device = await stack.enter_async_context(open_device(server.url))
+        await server.start_gateway(await pair_with_device(device, server.url))
         if events:
             await create_long_session(device, events)
-        person = await stack.enter_async_context(open_browser_user(browser, on.url, keeps=keeps))
-        made = PageSetup(on, device, person, browser, names[0])
+        person = await stack.enter_async_context(
+            open_browser_user(browser, server.url, keeps=keeps)
+        )
+        setup = PageSetup(server, device, person, browser, names[0])
         await person.open("/")
-        await person.restore_account(made.backup_words)
+        await person.restore_account(setup.backup_words)
         await expect(person.conversation_link(names[0])).to_be_visible()
         if enters:
             await person.open_conversation(names[0])
-        yield made
+        yield setup

@@ -1,4 +1,4 @@
-"""Approvals and modes, from the daemon's question to the button of a person and back."""
+"""Approvals and modes, from the daemon's question to the person's button and back."""
 
 import json
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from .browser_user import BrowserUser, open_browser_user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# What a page that reads it as Markdown changes.
+# Text that a page would change if it read it as Markdown.
 COMMAND = (
     "command: python __init__.py --grep *line* > __main__.py\n"
     "# comment\n"
@@ -31,43 +31,45 @@ ALWAYS = "python with any arguments, in this conversation's directory"
 async def open_approval_page(
     browser: Browser, path: Path, *, width: int = 1440, theme: str = "light"
 ) -> AsyncIterator[tuple[ApprovalWorld, BrowserUser]]:
-    """Somebody in the conversation with crab."""
+    """A person in the conversation with crab."""
     async with (
-        open_approval_world(path, static=PAGE) as w,
-        open_browser_user(browser, w.relay.url, width=width, theme=theme) as person,
+        open_approval_world(path, static=PAGE) as world,
+        open_browser_user(browser, world.relay.url, width=width, theme=theme) as person,
     ):
         await person.open("/")
-        await person.restore_account(to_backup_text(w.phone.secret.secret))
+        await person.restore_account(to_backup_text(world.phone.secret.secret))
         await person.open_conversation("crab")
-        yield w, person
+        yield world, person
 
 
 @pytest.mark.req("page.approval.literal")
 @pytest.mark.req("page.approval.receipt")
-async def test_a_call_is_read_as_it_is_allowed_and_kept(browser: Browser, tmp_path: Path) -> None:
-    async with open_approval_page(browser, tmp_path) as (w, person):
-        w.daemon.begin_run("r1")
+async def test_a_call_is_shown_exactly_as_it_is_allowed_and_recorded(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with open_approval_page(browser, tmp_path) as (world, person):
+        world.daemon.begin_run("r1")
         request = make_approval(COMMAND, env={"PYTHONPATH": "__lib__"}, always=ALWAYS)
-        w.daemon.ask_approval("r1", "a1", request)
-        asked = person.page.get_by_role("region", name="Permission to call bash")
-        await expect(asked).to_be_visible()
-        box = asked.get_by_role("region", name="The whole call, 4 lines")
+        world.daemon.ask_approval("r1", "a1", request)
+        region = person.page.get_by_role("region", name="Permission to call bash")
+        await expect(region).to_be_visible()
+        box = region.get_by_role("region", name="The whole call, 4 lines")
         assert await box.evaluate("(one) => one.innerText") == COMMAND
-        await expect(asked).to_contain_text("PYTHONPATH=__lib__")
-        await expect(asked).to_contain_text("/w")
-        await expect(asked).to_contain_text("mode ask")
-        await expect(asked).to_contain_text(f"From now on allows: {ALWAYS}")
+        await expect(region).to_contain_text("PYTHONPATH=__lib__")
+        await expect(region).to_contain_text("/w")
+        await expect(region).to_contain_text("mode ask")
+        await expect(region).to_contain_text(f"From now on allows: {ALWAYS}")
         assert await person.find_faults() == []
-        # Focus is where it was: who writes goes on writing, and sends no answer by it.
+        # The focus has not moved: a person who types keeps typing, and sends no answer.
         await person.message_box.press("Enter")
         await person.send_text("Allow")
         await person.wait_for_text("a call waits for your answer above")
-        assert w.daemon.replies == []
-        await asked.get_by_role("button", name="Always").click()
-        reply = await w.daemon.wait_for_reply()
+        assert world.daemon.replies == []
+        await region.get_by_role("button", name="Always").click()
+        reply = await world.daemon.wait_for_reply()
         assert json.loads(reply.content) == {COMMAND: "Always"}
-        await expect(asked).to_have_count(0)
-        w.daemon.finish_run("r1")
+        await expect(region).to_have_count(0)
+        world.daemon.finish_run("r1")
         card = person.tool_card("Approve bash")
         await expect(card.locator(".tool-note")).to_have_text(f"Always allowed: {ALWAYS}")
         await person.expand(card)
@@ -78,18 +80,18 @@ async def test_a_call_is_read_as_it_is_allowed_and_kept(browser: Browser, tmp_pa
 @pytest.mark.req("gateway.approval.owner")
 @pytest.mark.req("page.approval.stranger")
 async def test_a_strangers_call_needs_the_owners_answer(browser: Browser, tmp_path: Path) -> None:
-    async with open_approval_page(browser, tmp_path, width=360) as (w, person):
+    async with open_approval_page(browser, tmp_path, width=360) as (world, person):
         await person.open_list()
         request = make_approval(COMMAND, requested_by="tg:666", for_owner=True)
-        w.daemon.ask_approval("s1", "a9", request, sender="tg:666")
+        world.daemon.ask_approval("s1", "a9", request, sender="tg:666")
         waiting = person.page.get_by_role("region", name="Needs your answer")
         words = "crab asks for permission to call bash, for tg:666"
         assert await person.find_faults() == []
         await waiting.get_by_role("link", name=words).click()
-        asked = person.page.get_by_role("region", name="Permission to call bash")
-        await expect(asked).to_contain_text("Asked for by tg:666, who is not you.")
-        await asked.get_by_role("button", name="Deny").click()
-        reply = await w.daemon.wait_for_reply()
+        region = person.page.get_by_role("region", name="Permission to call bash")
+        await expect(region).to_contain_text("Asked for by tg:666, who is not you.")
+        await region.get_by_role("button", name="Deny").click()
+        reply = await world.daemon.wait_for_reply()
         assert (reply.sender, reply.ask_id, reply.as_owner) == ("tg:666", "a9", True)
         card = person.tool_card("Approve bash for tg:666")
         await expect(card.locator(".tool-note")).to_have_text("Denied")
@@ -98,10 +100,10 @@ async def test_a_strangers_call_needs_the_owners_answer(browser: Browser, tmp_pa
 
 
 @pytest.mark.req("page.approval.literal")
-async def test_a_call_that_was_cut_is_drawn_whole_once_there_is_room(
+async def test_a_cut_call_is_shown_in_full_once_there_is_room(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with open_approval_page(browser, tmp_path) as (w, person):
+    async with open_approval_page(browser, tmp_path) as (world, person):
         for number in range(3):
             request = make_approval(
                 f"{number}" + "x" * 120_000,
@@ -110,14 +112,14 @@ async def test_a_call_that_was_cut_is_drawn_whole_once_there_is_room(
                 requested_by="tg:666",
                 for_owner=True,
             )
-            w.daemon.ask_approval(f"s{number}", f"a{number}", request, sender="tg:666")
+            world.daemon.ask_approval(f"s{number}", f"a{number}", request, sender="tg:666")
         last = person.page.get_by_role("region", name="Permission to call tool2")
         await expect(last).to_contain_text("too large to be shown here as a whole")
         first = person.page.get_by_role("region", name="Permission to call tool0")
         await first.get_by_role("button", name="Deny").click()
-        await w.daemon.wait_for_reply()
+        await world.daemon.wait_for_reply()
         await last.get_by_role("button", name="Allow").click()
-        reply = await w.daemon.wait_for_reply(2)
+        reply = await world.daemon.wait_for_reply(2)
         assert (reply.ask_id, reply.as_owner) == ("a2", True)
 
 
@@ -125,7 +127,7 @@ async def test_a_call_that_was_cut_is_drawn_whole_once_there_is_room(
 async def test_the_mode_is_chosen_by_keyboard_and_follows_others(
     browser: Browser, tmp_path: Path
 ) -> None:
-    async with open_approval_page(browser, tmp_path, width=360) as (w, person):
+    async with open_approval_page(browser, tmp_path, width=360) as (world, person):
         await person.button("Mode: ask").press("Enter")
         dialog = person.page.get_by_role("dialog", name="Mode")
         ask = dialog.get_by_role("radio", name="ask", exact=True)
@@ -135,30 +137,30 @@ async def test_the_mode_is_chosen_by_keyboard_and_follows_others(
         await ask.press("ArrowUp")
         await expect(dialog.get_by_role("radio", name="plan")).to_be_checked()
         await person.page.keyboard.press("Escape")
-        assert w.daemon.modes == {}
+        assert world.daemon.modes == {}
         await person.button("Mode: ask").click()
         await dialog.get_by_role("radio", name="plan").check()
         await dialog.get_by_role("button", name="Use this mode").click()
         await expect(person.button("Mode: plan")).to_be_visible()
-        assert w.daemon.modes == {("crab", "user"): "plan"}
-        await w.daemon.set_mode(wire.SetModeMsg(agent="crab", mode="auto"))
+        assert world.daemon.modes == {("crab", "user"): "plan"}
+        await world.daemon.set_mode(wire.SetModeMsg(agent="crab", mode="auto"))
         await expect(person.button("Mode: auto")).to_be_visible()
 
 
 @pytest.mark.req("page.approval.literal")
 async def test_an_approval_fits_a_narrow_screen(browser: Browser, tmp_path: Path) -> None:
-    async with open_approval_page(browser, tmp_path) as (w, person):
+    async with open_approval_page(browser, tmp_path) as (world, person):
         await person.page.set_viewport_size({"width": 320, "height": 640})
-        w.daemon.begin_run("r1")
+        world.daemon.begin_run("r1")
         long = f"{COMMAND}{' ' * 3000}; rm -rf ~\n" + "x" * 400
-        w.daemon.ask_approval(
+        world.daemon.ask_approval(
             "r1", "a1", make_approval(long, env={"NAME": "v" * 300}, always=ALWAYS)
         )
-        asked = person.page.get_by_role("region", name="Permission to call bash")
+        region = person.page.get_by_role("region", name="Permission to call bash")
         for name in ("Allow", "Deny", "Always"):
-            await asked.get_by_role("button", name=name).scroll_into_view_if_needed()
-            await expect(asked.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
-        box = asked.locator(".literal")
+            await region.get_by_role("button", name=name).scroll_into_view_if_needed()
+            await expect(region.get_by_role("button", name=name)).to_be_in_viewport(ratio=1)
+        box = region.locator(".literal")
         assert await box.evaluate("(one) => one.textContent") == long
         assert await box.evaluate("(one) => one.scrollWidth <= one.clientWidth")
         assert await person.find_faults() == []

@@ -1,4 +1,4 @@
-"""Nothing goes wrong unseen: a page that misbehaves is noticed, and so is a missing browser."""
+"""No fault goes unnoticed: a page that misbehaves is reported, and so is a missing browser."""
 
 import asyncio
 from contextlib import suppress
@@ -21,7 +21,7 @@ FAULTS = {
     "document.body.setAttribute('style', 'color: red')": "policy: style-src",
     "console.error('ouch')": "console error: ouch",
     "setTimeout(() => { throw new Error('thrown') })": "page error: thrown",
-    "Promise.reject(new Error('nobody catches'))": "page error: nobody catches",
+    "Promise.reject(new Error('uncaught'))": "page error: uncaught",
     "location = 'http://127.0.0.1:9/elsewhere'": "request: GET http://127.0.0.1:9/elsewhere",
 }
 
@@ -47,7 +47,7 @@ async def test_a_page_that_misbehaves_is_noticed(browser: Browser, tmp_path: Pat
 
 
 async def wait_for_fault(watch: chromium.BrowserWatch, part: str) -> bool:
-    """Reports come moments after what they are about."""
+    """Faults are reported moments after they happen."""
     with suppress(TimeoutError):
         async with asyncio.timeout(10):
             while not any(part in fault for fault in watch.faults):

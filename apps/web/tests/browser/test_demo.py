@@ -1,4 +1,4 @@
-"""The picture of the page in the README can be taken anew."""
+"""The screenshot of the page in the README can be taken again."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.req("web.demo")
-async def test_what_the_picture_shows_can_still_be_played(tmp_path: Path) -> None:
-    """Fonts differ between machines, so what is compared is its size and that it is no blank."""
+async def test_the_screenshot_can_be_taken_again(tmp_path: Path) -> None:
+    """Fonts differ between machines, so only its size is compared, and that it is not blank."""
     require_chromium()
-    taken = tmp_path / "web.png"
-    await take_picture(taken)
-    with Image.open(taken) as new, Image.open(PICTURE) as kept:
-        assert new.size == kept.size, "`python -m apps.web.demo` takes it anew"
+    picture = tmp_path / "web.png"
+    await take_picture(picture)
+    with Image.open(picture) as new, Image.open(PICTURE) as committed:
+        assert new.size == committed.size, "`python -m apps.web.demo` takes it anew"
         assert len(new.convert("RGB").getcolors(new.width * new.height) or ()) > 100

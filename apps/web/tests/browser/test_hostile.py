@@ -1,4 +1,4 @@
-"""Hostile words, agents and relays: nothing of it runs, asks elsewhere, or breaks the page."""
+"""Hostile texts, agents and relays: nothing runs, sends requests elsewhere, or breaks the page."""
 
 import json
 import time
@@ -45,7 +45,7 @@ MARKDOWN = [
 
 
 def build_events(texts: list[str]) -> list[dict[str, Any]]:
-    """The same words wherever words can be."""
+    """The same text in every place where text can be."""
     found: list[dict[str, Any]] = [{"t": "turn-start"}]
     for number, text in enumerate(texts):
         call = {"call": f"call{number}{text[:20]}"}
@@ -75,7 +75,7 @@ def build_events(texts: list[str]) -> list[dict[str, Any]]:
 async def send_as_agent(
     device: DeviceClient, session: DeviceSession, told: list[dict[str, Any]]
 ) -> None:
-    """In the name of the agent, which it shares a key with."""
+    """Send as the agent, with its session's key."""
     turn = new_id()
     bodies: list[dict[str, Any]] = [
         {
@@ -99,11 +99,11 @@ async def send_as_agent(
 
 
 @pytest.mark.req("page.hostile.words")
-async def test_no_words_are_ever_more_than_words(home: SharedPage) -> None:
+async def test_text_never_becomes_more_than_text(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         page = s.person.page
         session = await s.wait_for_session()
-        for first in range(0, len(MARKDOWN), 5):  # each of them in view for a while
+        for first in range(0, len(MARKDOWN), 5):  # so that each is in view for a while
             await send_as_agent(s.device, session, build_events(MARKDOWN[first : first + 5]))
         await send_as_agent(s.device, session, [{"t": "text", "text": "the end of it"}])
         await s.person.wait_for_text("the end of it")
@@ -122,7 +122,7 @@ async def test_no_words_are_ever_more_than_words(home: SharedPage) -> None:
 
 
 @pytest.mark.req("page.hostile.names")
-async def test_names_and_titles_are_words_as_well(home: SharedPage) -> None:
+async def test_names_and_titles_are_text_as_well(home: SharedPage) -> None:
     async with home.open_new_conversation(enters=False) as s:
         for number, text in enumerate(MARKDOWN[:6]):
             key = new_key()
@@ -146,16 +146,18 @@ async def test_names_and_titles_are_words_as_well(home: SharedPage) -> None:
 
 
 @pytest.mark.req("page.hostile.relay")
-async def test_a_relay_that_makes_things_up_is_not_believed(home: SharedPage) -> None:
+async def test_a_lying_relay_is_not_believed(home: SharedPage) -> None:
     async with home.open_new_conversation(enters=False) as s:
         mine, owl = await s.wait_for_session(), await s.device.wait_for_session(OWL)
         await s.device.send_text(owl, "!say only for owl")
-        await s.device.wait_for_envelopes(owl, lambda found: "only for owl" in list_texts(found))
+        await s.device.wait_for_envelopes(
+            owl, lambda envelopes: "only for owl" in list_texts(envelopes)
+        )
         (first, *_) = (
             await s.device.request("GET", f"/v3/sessions/{owl.id}/messages?after_seq=0&limit=5")
         )["messages"]
         made_up = [
-            first["content"]["c"],  # of another conversation
+            first["content"]["c"],  # from another conversation
             "AAAA",
             to_base64(bytes(100)),
             mine.sealer.seal({"role": "session", "content": None}),
@@ -174,7 +176,7 @@ async def test_a_relay_that_makes_things_up_is_not_believed(home: SharedPage) ->
 
 @pytest.mark.req("page.hostile.relay")
 @pytest.mark.slow
-async def test_answers_that_are_none_are_told_and_forgiven(home: SharedPage) -> None:
+async def test_invalid_answers_are_reported_and_survived(home: SharedPage) -> None:
     rubbish = ["<html>gateway timeout</html>", "[]", "null", '{"messages": 7}', '{"messages": [7]}']
     async with home.open_new_conversation() as s:
         s.person.watch.allow_faults("status of 500", "status of 502")

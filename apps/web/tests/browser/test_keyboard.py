@@ -1,4 +1,5 @@
-"""With a keyboard and nothing else: in, talk, answer, stop, set, out. The focus is always seen."""
+"""Keyboard only: log in, talk, answer, stop, change settings, log out. The focus is always
+visible."""
 
 import asyncio
 from pathlib import Path
@@ -19,14 +20,14 @@ MOST_STEPS = 60
 
 
 async def focus_by_name(page: Page, name: str, key: str = "Tab") -> None:
-    """Goes on until something of that name has the focus."""
+    """Press Tab until an element with this name has the focus."""
     passed: list[str] = []
     for _ in range(MOST_STEPS):
         found = await page.evaluate(read_script("focused"))
         if found is not None:
             passed.append(found["name"][:40])
             if found["name"].startswith(name):
-                assert found["isSeen"], f"nobody sees that {name} has the focus"
+                assert found["isSeen"], f"the focus of {name} is not visible"
                 return
         await page.keyboard.press(key)
     raise AssertionError(f"{name} cannot be reached: {passed}")
@@ -35,9 +36,9 @@ async def focus_by_name(page: Page, name: str, key: str = "Tab") -> None:
 @pytest.mark.req("page.keyboard")
 async def test_everything_can_be_done_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
     async with (
-        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
-        open_browser_user(browser, on.url) as person,
-        on.request_pairing() as pairing,
+        run_dev_server(tmp_path, agents=build_agents("crab")) as server,
+        open_browser_user(browser, server.url) as person,
+        server.request_pairing() as pairing,
     ):
         page = person.page
         waiting = asyncio.ensure_future(pairing.wait_for_approval())
@@ -48,7 +49,7 @@ async def test_everything_can_be_done_with_the_keyboard(browser: Browser, tmp_pa
         await expect(person.button("Let it in")).to_be_visible()
         await focus_by_name(page, "Let it in")
         await page.keyboard.press("Enter")
-        await on.start_gateway(await waiting)
+        await server.start_gateway(await waiting)
         await expect(page.get_by_role("link", name="Open conversations")).to_be_visible()
         await focus_by_name(page, "Open conversations")
         await page.keyboard.press("Enter")

@@ -1,4 +1,4 @@
-"""Ways into the page, and the way out: links, words, invitations, and nothing that is left."""
+"""Logging in and out of the page: links, backup text, invitations, and what is left afterwards."""
 
 import asyncio
 import json
@@ -32,23 +32,23 @@ async def read_stored(page: Page) -> dict[str, object]:
 
 @pytest.mark.req("page.first_visit")
 @pytest.mark.req("page.pair")
-async def test_a_first_visitor_follows_the_link_lets_the_machine_in_and_talks(
+async def test_a_first_visitor_opens_the_link_approves_the_machine_and_talks(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with (
-        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
-        open_browser_user(browser, on.url, width=360) as person,
-        on.request_pairing() as pairing,
+        run_dev_server(tmp_path, agents=build_agents("crab")) as server,
+        open_browser_user(browser, server.url, width=360) as person,
+        server.request_pairing() as pairing,
     ):
         waiting = asyncio.ensure_future(pairing.wait_for_approval())
         await person.approve_machine(pairing.link)
-        await on.start_gateway(await waiting)
+        await server.start_gateway(await waiting)
         await person.open_list()
         await person.open_conversation("crab")
         await person.send_text("!say welcome")
         await person.wait_for_text("welcome", 2)
         assert "#" not in person.page.url
-        # What a machine's link carries is a public key, and may be asked for; what we hold is not.
+        # A machine's link contains a public key, which may be found; our secrets may not.
         secret = from_backup_text(await person.read_backup_words())
         assert secret is not None
         for form in (to_base64(secret)[:-2], to_base64url(secret)[:-2], secret.hex()):
@@ -57,25 +57,25 @@ async def test_a_first_visitor_follows_the_link_lets_the_machine_in_and_talks(
 
 @pytest.mark.req("page.pair")
 @pytest.mark.slow
-async def test_a_link_that_leads_nowhere_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
+async def test_an_invalid_link_says_what_to_do(browser: Browser, tmp_path: Path) -> None:
     async with (
-        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
-        open_browser_user(browser, on.url) as person,
+        run_dev_server(tmp_path, agents=build_agents("crab")) as server,
+        open_browser_user(browser, server.url) as person,
     ):
         person.watch.allow_faults("404", "410")
         key = to_base64(new_key()).replace("+", "-").replace("/", "_").rstrip("=")
         await person.approve_machine(f"/terminal/connect#key={key}")
-        told = person.page.get_by_role("alert")
-        await expect(told).to_contain_text("Run crabtalk-web again")
+        alert = person.page.get_by_role("alert")
+        await expect(alert).to_contain_text("Run crabtalk-web again")
 
 
 @pytest.mark.req("page.restore")
-async def test_words_that_are_none_are_refused_with_a_sentence(
+async def test_an_invalid_backup_text_is_refused_with_a_message(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with (
-        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
-        open_browser_user(browser, on.url) as person,
+        run_dev_server(tmp_path, agents=build_agents("crab")) as server,
+        open_browser_user(browser, server.url) as person,
     ):
         await person.open("/")
         await person.restore_account("these are no words")
@@ -111,7 +111,7 @@ async def test_a_second_device_is_invited_and_sees_the_same(
 
 
 @pytest.mark.req("page.keys")
-async def test_no_secret_lies_about_in_the_browser(home: SharedPage) -> None:
+async def test_no_secret_is_stored_readably_in_the_browser(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         await s.person.send_text("!say something to keep")
         await s.person.wait_for_text("something to keep", 2)
@@ -154,7 +154,7 @@ async def test_logging_out_leaves_nothing(browser: Browser, tmp_path: Path) -> N
 
 @pytest.mark.req("page.revoked")
 @pytest.mark.slow
-async def test_a_device_that_was_taken_away_says_so(browser: Browser, tmp_path: Path) -> None:
+async def test_a_revoked_device_says_so(browser: Browser, tmp_path: Path) -> None:
     async with set_up_page(browser, tmp_path, enters=False) as s:
         s.person.watch.allow_faults("401", "WebSocket")
         before = {one["id"] for one in (await s.device.request("GET", "/v1/devices"))["devices"]}

@@ -1,4 +1,5 @@
-"""A newer page: it waits beside the one that is open, says so, and takes over whole."""
+"""A new version of the page: it waits beside the open one, is announced, and replaces it as a
+whole."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +17,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.mark.req("page.update")
 @pytest.mark.slow
-async def test_a_newer_page_waits_until_it_is_taken(browser: Browser, tmp_path: Path) -> None:
+async def test_a_new_version_of_the_page_waits_until_it_is_accepted(
+    browser: Browser, tmp_path: Path
+) -> None:
     page = tmp_path / "page"
     shutil.copytree(PAGE, page)
     config = RelayConfig(tmp_path / "relay", port=0, static=page)

@@ -1,4 +1,4 @@
-"""What takes longer than a blink says so: files on their way, pictures that come, older pages."""
+"""Progress is shown for everything slow: uploads, pictures, older pages."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def hold_requests(
     page: Page, pattern: str, method: str = "GET"
 ) -> AsyncIterator[asyncio.Event]:
-    """Requests of a kind are under way until the event is set."""
+    """Hold requests of this kind until the event is set."""
     goes_on = asyncio.Event()
 
     async def hold(route: Route) -> None:
@@ -39,35 +39,35 @@ async def hold_requests(
 
 async def send_picture(device: DeviceClient, session: DeviceSession, name: str) -> None:
     data = draw_picture(640, 360)
-    shown = describe_image(data)
+    image = describe_image(data)
     event = {
         "t": "file",
         "ref": await device.upload(session, data),
         "name": name,
         "size": len(data),
         "mimeType": "image/png",
-        "image": {field: getattr(shown, field) for field in ("width", "height", "thumbhash")},
+        "image": {field: getattr(image, field) for field in ("width", "height", "thumbhash")},
     }
     await device.send_body(session, {"role": "session", "content": device.build_envelope(event)})
 
 
 @pytest.mark.req("page.progress")
-async def test_a_file_on_its_way_shows_how_far_it_is(home: SharedPage) -> None:
+async def test_an_upload_shows_its_progress(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         person = s.person
         async with hold_requests(person.page, "**/attachments/*", "PUT") as goes_on:
             await person.drop_file("beach.png", "image/png", draw_picture(640, 360))
             await person.send_text("A picture.")
             await expect(person.log.get_by_role("progressbar")).to_be_visible()
-            shown = person.log.get_by_role("img", name="beach.png")
-            await expect(shown).to_be_visible()  # to whoever sent it, at once
+            image = person.log.get_by_role("img", name="beach.png")
+            await expect(image).to_be_visible()  # at once on the sender's page
             goes_on.set()
             await expect(person.log.get_by_role("progressbar")).to_have_count(0)
         await person.wait_for_turn_end()
 
 
 @pytest.mark.req("page.placeholder")
-async def test_a_picture_has_its_shape_and_colours_before_it_is_there(home: SharedPage) -> None:
+async def test_a_picture_has_its_size_and_colours_before_it_is_loaded(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         person = s.person
         async with hold_requests(person.page, "**/attachments/*") as goes_on:
@@ -83,7 +83,7 @@ async def test_a_picture_has_its_shape_and_colours_before_it_is_there(home: Shar
 
 @pytest.mark.req("page.progress")
 @pytest.mark.slow
-async def test_older_pages_say_that_they_are_coming(home: SharedPage) -> None:
+async def test_loading_older_pages_is_shown(home: SharedPage) -> None:
     async with home.open_new_conversation(enters=False) as s, s.open_other_browser() as other:
         await other.open("/")
         await other.restore_account(s.backup_words)
@@ -120,12 +120,12 @@ async def test_two_tabs_of_one_browser_show_the_same_and_send_once(home: SharedP
 
 
 @pytest.mark.req("page.announced")
-async def test_a_whole_answer_is_told_to_a_screen_reader_once(home: SharedPage) -> None:
+async def test_a_complete_answer_is_announced_to_screen_readers_once(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         live = s.person.page.locator("[aria-live=polite]")
         await s.say_scripted("Say it slowly.", "!say bit\n!wait\n!say  by **bit**")
         await s.person.wait_for_text("bit")
-        await expect(live.filter(has_text="bit")).to_have_count(0)  # not while it is written
+        await expect(live.filter(has_text="bit")).to_have_count(0)  # not while it is being written
         await s.server.release_model()
         whole = re.compile(rf"{s.agent}: bit by \W*bit")
         await expect(live.filter(has_text=whole)).to_have_count(1)

@@ -1,4 +1,4 @@
-"""Reading: what is found again, what is new, how much there is, and how it looks."""
+"""Reading: search, unread counts, long conversations, and themes."""
 
 import json
 import re
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.req("page.search")
-async def test_what_was_said_is_found_and_opened_where_it_stands(home: SharedPage) -> None:
+async def test_messages_are_found_and_opened_in_their_place(home: SharedPage) -> None:
     async with home.open_new_conversation(enters=False) as s:
         person = s.person
         await person.open_conversation(LONG_AGENT)
@@ -27,7 +27,8 @@ async def test_what_was_said_is_found_and_opened_where_it_stands(home: SharedPag
         hit = person.page.get_by_role("main").get_by_role("link").filter(has_text="Question 3:")
         await expect(hit.first).to_be_visible()
         await expect(hit.first.locator("mark").first).to_be_visible()
-        assert not any("built" in address for address in person.watch.requested)  # nobody is asked
+        # no request is sent
+        assert not any("built" in address for address in person.watch.requested)
         await hit.first.click()
         await expect(person.log.get_by_text("Question 3:")).to_be_in_viewport()
 
@@ -52,7 +53,7 @@ async def test_a_long_conversation_has_few_rows_in_the_page_and_does_not_jump(
 
 
 @pytest.mark.req("page.unread")
-async def test_what_is_new_elsewhere_is_counted_until_it_is_read(home: SharedPage) -> None:
+async def test_unread_messages_are_counted_until_they_are_read(home: SharedPage) -> None:
     async with home.open_new_conversation(enters=False) as s:
         await s.person.open_conversation(OWL)
         await s.device.send_text(await s.wait_for_session(), "you have not seen this")
@@ -65,7 +66,7 @@ async def test_what_is_new_elsewhere_is_counted_until_it_is_read(home: SharedPag
 
 
 @pytest.mark.req("page.sealed")
-async def test_a_conversation_for_somebody_else_is_listed_and_explained(
+async def test_a_conversation_that_cannot_be_opened_is_listed_and_explained(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with set_up_page(browser, tmp_path, enters=False) as s:
@@ -80,7 +81,7 @@ async def test_a_conversation_for_somebody_else_is_listed_and_explained(
 
 
 @pytest.mark.req("page.theme")
-async def test_a_theme_that_was_chosen_stays_from_the_first_moment(home: SharedPage) -> None:
+async def test_a_chosen_theme_applies_from_the_first_moment(home: SharedPage) -> None:
     async with home.open_new_conversation(enters=False) as s:
         page = s.person.page
         light = await page.evaluate("() => getComputedStyle(document.body).backgroundColor")
@@ -105,9 +106,9 @@ async def test_the_page_can_be_installed_and_opens_without_a_network(
         page = s.person.page
         await s.person.wait_for_service_worker()
         session = await page.context.new_cdp_session(page)
-        told = await session.send("Page.getAppManifest")
-        assert told["errors"] == []
-        manifest = json.loads(told["data"])
+        manifest_reply = await session.send("Page.getAppManifest")
+        assert manifest_reply["errors"] == []
+        manifest = json.loads(manifest_reply["data"])
         assert manifest["display"] == "standalone"
         assert {"192x192", "512x512"} <= {icon["sizes"] for icon in manifest["icons"]}
         found = await session.send("Page.getInstallabilityErrors")
@@ -123,7 +124,7 @@ async def test_the_page_can_be_installed_and_opens_without_a_network(
 
 
 @pytest.mark.req("page.draft")
-async def test_what_was_begun_is_still_there_after_a_reload(home: SharedPage) -> None:
+async def test_a_draft_survives_a_reload(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         await s.person.message_box.press_sequentially("half a thought")
         await s.person.open_conversation(OWL)
@@ -134,7 +135,7 @@ async def test_what_was_begun_is_still_there_after_a_reload(home: SharedPage) ->
 
 
 @pytest.mark.req("page.tree")
-async def test_sub_agents_stand_under_their_call_and_guests_have_a_name(
+async def test_sub_agents_are_below_their_call_and_guests_have_a_name(
     home: SharedPage,
 ) -> None:
     async with home.open_new_conversation() as s:

@@ -1,5 +1,5 @@
-"""Every state of the page, at every width and in both themes: axe finds nothing, nothing has to be
-scrolled sideways, and a picture of it is kept in `shots/` for people to look at."""
+"""Every state of the page, at every width and in both themes: axe finds no violations, nothing
+scrolls sideways, and a screenshot is stored in `shots/` for people to look at."""
 
 import re
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WidthsAndThemes = list[tuple[int, str]]
 ALL: WidthsAndThemes = [(width, theme) for width in (360, 768, 1440) for theme in ("light", "dark")]
-# By default each state is looked at once, wide and light or narrow and dark in turn.
+# By default each state is checked once, alternating wide and light with narrow and dark.
 TURNS: list[WidthsAndThemes] = [[(1440, "light")], [(360, "dark")]]
 THOROUGH = [pytest.param(False, id="once"), pytest.param(True, id="all", marks=pytest.mark.slow)]
 
@@ -39,14 +39,14 @@ async def check_states(
     assert found == [], "\n".join(found)
 
 
-async def visit_logged_out(person: BrowserUser, on: DevServer) -> AsyncIterator[str]:
-    """What somebody sees who is not in yet."""
+async def visit_logged_out(person: BrowserUser, server: DevServer) -> AsyncIterator[str]:
+    """What a logged-out person sees."""
     await person.open("/")
     await expect(person.button("Start here")).to_be_visible()
     yield "first-visit"
     await person.button(re.compile("already", re.IGNORECASE)).click()
     yield "ways-in"
-    async with on.request_pairing() as pairing:
+    async with server.request_pairing() as pairing:
         await person.open(pairing.link)
         await expect(person.page.get_by_text("A machine asks to be let in")).to_be_visible()
         yield "pairing-welcome"
@@ -65,12 +65,12 @@ async def visit_logged_out(person: BrowserUser, on: DevServer) -> AsyncIterator[
 
 
 async def visit_logged_in(person: BrowserUser) -> AsyncIterator[str]:
-    """What somebody sees who is."""
+    """What a logged-in person sees."""
     await expect(person.conversation_link("runner")).to_be_visible()
     yield "list"
     for agent, awaited, name in (
         ("crab", "jitter", "conversation"),
-        ("builder", "Nobody reads these", "sub-agents"),
+        ("builder", "These are unused", "sub-agents"),
         ("runner", "Four pages", "running"),
         ("breaker", "the prompt is", "error"),
         ("painter", "pixels wide", "pictures"),
@@ -104,7 +104,7 @@ async def visit_logged_in(person: BrowserUser) -> AsyncIterator[str]:
 
 
 async def visit_offline(s: PageSetup) -> AsyncIterator[str]:
-    """What somebody sees whose relay is gone."""
+    """What a person sees whose relay is gone."""
     await s.say_scripted("Are you there?", "!say I am, for now.")
     await s.person.wait_for_text("for now")
     await s.person.wait_for_turn_end()
@@ -118,13 +118,15 @@ async def visit_offline(s: PageSetup) -> AsyncIterator[str]:
 @pytest.mark.req("page.narrow")
 @pytest.mark.parametrize("is_thorough", THOROUGH)
 @pytest.mark.slow
-async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, is_thorough: bool) -> None:
+async def test_every_logged_out_state_is_accessible(
+    browser: Browser, tmp_path: Path, is_thorough: bool
+) -> None:
     async with (
-        run_dev_server(tmp_path, agents=build_agents("crab")) as on,
-        open_browser_user(browser, on.url) as person,
+        run_dev_server(tmp_path, agents=build_agents("crab")) as server,
+        open_browser_user(browser, server.url) as person,
     ):
         person.watch.allow_faults("404")
-        await check_states(person, visit_logged_out(person, on), is_thorough=is_thorough)
+        await check_states(person, visit_logged_out(person, server), is_thorough=is_thorough)
 
 
 @pytest.mark.req("page.accessible")
@@ -132,11 +134,11 @@ async def test_before_anybody_is_in(browser: Browser, tmp_path: Path, is_thoroug
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_thorough", THOROUGH)
 @pytest.mark.slow
-async def test_once_somebody_is_in(
-    browser: Browser, performance: tuple[DevServer, DeviceClient], is_thorough: bool
+async def test_every_logged_in_state_is_accessible(
+    browser: Browser, conversations: tuple[DevServer, DeviceClient], is_thorough: bool
 ) -> None:
-    on, device = performance
-    async with open_browser_user(browser, on.url) as person:
+    server, device = conversations
+    async with open_browser_user(browser, server.url) as person:
         await person.open("/")
         await person.restore_account(to_backup_text(device.secret.secret))
         await check_states(person, visit_logged_in(person), is_thorough=is_thorough)
@@ -145,7 +147,9 @@ async def test_once_somebody_is_in(
 @pytest.mark.req("page.accessible")
 @pytest.mark.req("page.narrow")
 @pytest.mark.parametrize("is_thorough", THOROUGH)
-async def test_without_a_connection(browser: Browser, tmp_path: Path, is_thorough: bool) -> None:
+async def test_every_offline_state_is_accessible(
+    browser: Browser, tmp_path: Path, is_thorough: bool
+) -> None:
     async with set_up_page(browser, tmp_path) as s:
         s.person.watch.allow_faults("ERR_", "WebSocket")
         await check_states(s.person, visit_offline(s), is_thorough=is_thorough)

@@ -1,4 +1,4 @@
-"""Turns in a browser: what is said, what is shown of it, and when."""
+"""Turns in a browser: what is written, what is shown, and when."""
 
 import re
 from pathlib import Path
@@ -38,7 +38,7 @@ async def test_a_turn_is_seen_as_it_is_written_with_its_tools(home: SharedPage) 
             '!think let me see\n!say before the tool\n!tool bash {"command": "echo out put"}\n'
             "!then\n!say half of\n!wait\n!say  an answer with **weight**",
         )
-        await person.wait_for_text("half of")  # while the model has not said the rest
+        await person.wait_for_text("half of")  # before the model has sent the rest
         await expect(person.button("Stop")).to_be_visible()
         await expect(person.log.get_by_text("an answer with")).to_have_count(0)
         await s.server.release_model()
@@ -65,19 +65,18 @@ async def test_an_answer_longer_than_the_window_is_followed_to_its_end(home: Sha
         await s.person.wait_for_scroll(lambda left: left > 1500)
         await s.server.release_model()
         await s.person.wait_for_turn_end()
-        await s.person.wait_for_scroll(lambda left: left > 1500)  # whoever reads is left in peace
+        # a reader's position does not change
+        await s.person.wait_for_scroll(lambda left: left > 1500)
         await s.person.button(re.compile("Newest|new$")).click()
         await s.person.wait_for_scroll(lambda left: left < 60)
 
 
 @pytest.mark.req("page.mirror")
-async def test_what_is_said_elsewhere_appears_by_itself(home: SharedPage) -> None:
+async def test_messages_from_elsewhere_appear_by_themselves(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         session = await s.wait_for_session()
         await s.device.send_text(session, "heard on the other device")
-        await s.person.wait_for_text(
-            "heard on the other device", 2
-        )  # the words, and the answer to them
+        await s.person.wait_for_text("heard on the other device", 2)  # the message, and its answer
 
 
 @pytest.mark.req("page.question")
@@ -114,7 +113,7 @@ async def test_a_question_that_another_device_answers_goes_away(home: SharedPage
 
 
 @pytest.mark.req("page.stop")
-async def test_a_turn_that_is_stopped_says_so(home: SharedPage) -> None:
+async def test_a_stopped_turn_says_so(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         await s.say_scripted(
             "Count to a million.", script_tool_calls([("bash", {"command": "sleep 60"})])
@@ -128,7 +127,7 @@ async def test_a_turn_that_is_stopped_says_so(home: SharedPage) -> None:
 
 
 @pytest.mark.req("page.failure")
-async def test_a_turn_that_fails_says_why_and_the_next_goes_on(home: SharedPage) -> None:
+async def test_a_failed_turn_says_why_and_the_next_works(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         await s.say_scripted("All of it, please.", "!status 400 the prompt is too long")
         await s.person.wait_for_text(re.compile("the prompt is too long"))
@@ -137,7 +136,7 @@ async def test_a_turn_that_fails_says_why_and_the_next_goes_on(home: SharedPage)
 
 
 @pytest.mark.req("page.files")
-async def test_a_picture_that_is_dropped_is_sent_shown_and_reaches_the_agent(
+async def test_a_dropped_picture_is_sent_shown_and_reaches_the_agent(
     home: SharedPage,
 ) -> None:
     async with home.open_new_conversation() as s:
@@ -145,14 +144,14 @@ async def test_a_picture_that_is_dropped_is_sent_shown_and_reaches_the_agent(
         await s.person.drop_file("cliffs.png", "image/png", data)
         await s.say_scripted("Look at this.", "!say what a view")
         await s.person.wait_for_text("what a view", 1)
-        shown = s.person.log.get_by_role("img", name=re.compile("cliffs.png"))
-        await expect(shown.first).to_be_visible()
+        image = s.person.log.get_by_role("img", name=re.compile("cliffs.png"))
+        await expect(image.first).to_be_visible()
         (inbox,) = (s.server.work_folder / ".crabtalk" / "inbox").glob("*/cliffs.png")
         assert inbox.read_bytes() == data
 
 
 @pytest.mark.req("page.reload")
-async def test_after_a_reload_it_is_all_there_again(home: SharedPage) -> None:
+async def test_everything_is_there_after_a_reload(home: SharedPage) -> None:
     async with home.open_new_conversation() as s:
         person = s.person
         await person.drop_file("beach.png", "image/png", draw_picture(320, 180))
@@ -169,7 +168,7 @@ async def test_after_a_reload_it_is_all_there_again(home: SharedPage) -> None:
 
 
 @pytest.mark.req("page.offline")
-async def test_what_is_written_without_a_connection_is_sent_once_when_it_is_back(
+async def test_offline_messages_are_sent_once_when_the_connection_is_back(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with set_up_page(browser, tmp_path, keeps=True) as s:
@@ -185,7 +184,7 @@ async def test_what_is_written_without_a_connection_is_sent_once_when_it_is_back
         await s.say_scripted("One more.", "!say and one")
         await s.say_scripted("And another.", "!say and two")
         await person.wait_for_unsent(2)
-        await person.page.reload()  # it is on disk, and so is the page
+        await person.page.reload()  # both the message and the page are stored
         await person.wait_for_text("at first", 1)
         await person.wait_for_text("And another.", 1)
         await s.server.start_relay()

@@ -1,4 +1,4 @@
-// How much waits in this browser to be sent.
+// Waits until this many items are in the browser's outbox.
 () => new Promise((done, no) => {
   const opening = indexedDB.open("crabtalk");
   opening.onerror = () => no(opening.error);

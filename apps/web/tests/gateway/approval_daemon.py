@@ -1,7 +1,7 @@
-"""A daemon whose runs do nothing but ask for permission, at the word of a test.
+"""A fake daemon whose runs only ask for permission, when a test says so.
 
-Socket, frames and messages are real. It sends what a test has it send on its feed, and remembers
-what it was answered.
+Socket, frames and messages are real. It sends the events that a test puts on its feed, and records
+the replies.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ MODES = ("plan", "ask", "accept-edits", "auto")
 
 
 def make_approval(call: str = "command: ls", **rest: Any) -> wire.ApprovalRequest:
-    told = {"agent": "crab", "tool": "bash", "cwd": "/w", "digest": "d1", "reason": "mode ask"}
-    return wire.ApprovalRequest(**{**told, "call": call, "requested_by": "user", **rest})
+    fields = {"agent": "crab", "tool": "bash", "cwd": "/w", "digest": "d1", "reason": "mode ask"}
+    return wire.ApprovalRequest(**{**fields, "call": call, "requested_by": "user", **rest})
 
 
 class WebApprovalDaemon(Server):
@@ -43,23 +43,23 @@ class WebApprovalDaemon(Server):
     # ── What a test has it do ───────────────────────────────────────────────────────────────
 
     def emit(self, kind: int, run: str, sender: str = "user", **rest: Any) -> wire.AgentEventMsg:
-        told = {"agent": "crab", "sender": sender, "run_id": run, **rest}
+        fields = {"agent": "crab", "sender": sender, "run_id": run, **rest}
         now = datetime.now(UTC).isoformat()
-        message = wire.AgentEventMsg(kind=kind, timestamp=now, **told)  # type: ignore[arg-type]
+        message = wire.AgentEventMsg(kind=kind, timestamp=now, **fields)  # type: ignore[arg-type]
         for feed in self._feeds:
             feed.put_nowait(message)
         return message
 
     def add_record(self, sender: str = "user", **record: Any) -> None:
-        """In the log of the one conversation that a gateway reads."""
+        """Append to the log of the one conversation that the gateway reads."""
         if sender == "user":
             position = len(self.records)
             self.records.append(wire.ConversationRecord(position=position, **record))
 
     def add_message(self, role: str, run: str, sender: str = "user", **rest: Any) -> None:
         now = datetime.now(UTC).isoformat()
-        told = {"role": role, "run_id": run, "timestamp": now, "id": len(self.records), **rest}
-        self.add_record(sender, message=wire.ConversationMessage(**told))
+        fields = {"role": role, "run_id": run, "timestamp": now, "id": len(self.records), **rest}
+        self.add_record(sender, message=wire.ConversationMessage(**fields))
 
     def end_run(self, run: str, sender: str = "user") -> None:
         now = datetime.now(UTC).isoformat()
@@ -199,7 +199,7 @@ class WebApprovalDaemon(Server):
 
 @dataclass
 class ApprovalWorld:
-    """`credentials` are those of the machine that the gateway runs on."""
+    """`credentials` belong to the machine of the gateway."""
 
     daemon: WebApprovalDaemon
     relay: RelayServer
@@ -227,7 +227,7 @@ async def open_approval_world(
     static: Path | None = None,
     **config: Any,
 ) -> AsyncIterator[ApprovalWorld]:
-    """A relay, a gateway and a phone in front of such a daemon."""
+    """A relay, a gateway and a phone, connected to such a daemon."""
     daemon = daemon or WebApprovalDaemon()
     home, work = path / "home", path / "work"
     (home / "run").mkdir(mode=0o700, parents=True)
@@ -245,10 +245,10 @@ async def open_approval_world(
         credentials = await pair_with_device(device, relay.url)
         WebFolder(home).prepare()
         credentials.save(WebFolder(home).credentials_file)
-        made = ApprovalWorld(daemon, relay, device, credentials, home, settings)
+        world = ApprovalWorld(daemon, relay, device, credentials, home, settings)
         try:
-            await made.start_gateway()
+            await world.start_gateway()
             await device.connect()
-            yield made
+            yield world
         finally:
-            await made.stop_gateway()
+            await world.stop_gateway()

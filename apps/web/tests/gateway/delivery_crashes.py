@@ -1,5 +1,5 @@
-"""Kills the gateway and the daemon with -9 while people talk on a phone and in a terminal, which
-send again what they got no answer to. Compares what the phone shows with the daemon's log."""
+"""Kills the gateway and the daemon with -9 while messages come from a phone and a terminal, which
+repeat unanswered ones. Compares what the phone shows with the daemon's log."""
 
 import asyncio
 import random
@@ -59,10 +59,10 @@ class DeliveryCrashRun:
         self._path = path
         self._home = path / "home"
         self._random = random.Random(seed)
-        self._phone_texts: dict[str, list[str]] = {agent: [] for agent in AGENTS}  # on the phone
+        self._phone_texts: dict[str, list[str]] = {agent: [] for agent in AGENTS}  # from the phone
         self._terminal_texts: dict[str, list[str]] = {
             agent: [] for agent in AGENTS
-        }  # in the terminal
+        }  # from the terminal
         self._number = 0
         self.report = DeliveryCrashReport()
 
@@ -105,7 +105,7 @@ class DeliveryCrashRun:
     async def _round(self) -> None:
         victims = self._random.choice([("gateway",), ("daemon",), ("gateway", "daemon")])
         pause = self._random.uniform(0, 0.5)
-        # Some are killed again while they are coming up, some when they have caught up.
+        # Some are killed again during startup, some after they have caught up.
         rest = self._random.choice([self._random.uniform(0, 0.6), self._random.uniform(1, 2.5)])
         plans = {agent: self._plan() for agent in AGENTS}
         async with asyncio.TaskGroup() as group:
@@ -181,8 +181,8 @@ class DeliveryCrashRun:
 
 
 def build_script(number: int, source: random.Random) -> str:
-    """A turn: some have a call that succeeds, some one that fails, for the daemon has no such
-    tool."""
+    """A turn: some with a call that succeeds, some with one that fails, because the daemon has no
+    such tool."""
     kind = source.random()
     if kind < 0.3:
         return f'!say look {number}\n!tool recall {{"query": "x"}}\n!then\n!say answer {number}'
@@ -199,52 +199,53 @@ def is_delivered(
     expected: Sequence[str],
     typed: Sequence[str],
 ) -> bool:
-    """Whether the log has every message, and the phone every answer that the log has."""
+    """Whether the log has every message, and the phone every answer in the log."""
     messages = [r.message for r in records if r.WhichOneof("record") == "message"]
     opened = sum(isinstance(e.ev, TurnStart) for e in envelopes)
     closed = sum(isinstance(e.ev, TurnEnd) for e in envelopes)
-    shown = set(list_texts(list(envelopes)))
+    shown_texts = set(list_texts(list(envelopes)))
     answers = {m.content for m in messages if is_answer(m.content)}
     return (
         {m.content for m in messages if m.role == "user"} >= set(expected)
         and set(list_texts(list(envelopes), "user")) >= set(typed)
-        and answers <= shown
+        and answers <= shown_texts
         and opened == closed
     )
 
 
 def is_answer(text: str) -> bool:
-    """All of one: of an answer that was cut off, a part may be shown."""
+    """A complete answer; of one that was interrupted a part may be shown."""
     return re.fullmatch(r"answer \d+", text) is not None
 
 
 def compare_answers(
     messages: Sequence[wire.ConversationMessage], envelopes: Sequence[Envelope]
 ) -> None:
-    """What the log has is shown once and in its order. Words that were streamed when the daemon was
-    killed may be shown though the log does not have them."""
+    """Each text in the log is shown once and in order. Text that was being streamed when the daemon
+    was killed may be shown although it is not in the log."""
     stored = [m.content for m in messages if m.role == "assistant" and is_answer(m.content)]
-    shown = [text for text in list_texts(list(envelopes)) if is_answer(text)]
-    assert max(Counter(shown).values(), default=0) <= 1, "nothing is shown twice"
-    assert [text for text in shown if text in set(stored)] == stored
+    shown_texts = [text for text in list_texts(list(envelopes)) if is_answer(text)]
+    assert max(Counter(shown_texts).values(), default=0) <= 1, "nothing is shown twice"
+    assert [text for text in shown_texts if text in set(stored)] == stored
 
 
 def compare_calls(
     messages: Sequence[wire.ConversationMessage], envelopes: Sequence[Envelope]
 ) -> int:
-    """Each call of the log is shown once, as failed if it failed. Gives the number of those."""
+    """Each call in the log is shown once, and as failed if it failed. Returns the number of failed
+    ones."""
     results = {(m.run_id, m.call_id): m.is_error for m in messages if m.role == "tool"}
     stored = [
         (call.name, results.get((m.run_id, call.id))) for m in messages for call in m.tool_calls
     ]
     ends = {(e.turn, e.ev.call): e.ev for e in envelopes if isinstance(e.ev, ToolCallEnd)}
-    shown = [
+    shown_texts = [
         (e.ev.name.replace("-", "_"), ends[(e.turn, e.ev.call)].is_error)
         for e in envelopes
         if isinstance(e.ev, ToolCallStart)
     ]
-    assert [name for name, _ in shown] == [name for name, _ in stored]
-    for (name, is_error), (_, is_shown_as_error) in zip(stored, shown, strict=True):
+    assert [name for name, _ in shown_texts] == [name for name, _ in stored]
+    for (name, is_error), (_, is_shown_as_error) in zip(stored, shown_texts, strict=True):
         # Without a result, the daemon was killed during the call, or before it had stored it.
         assert is_error is None or is_shown_as_error == is_error, name
         assert name != "send_file" or is_shown_as_error

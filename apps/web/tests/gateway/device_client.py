@@ -1,4 +1,4 @@
-"""A phone: a device of an account, with keys of its own, that knows a relay and nothing else."""
+"""A phone: a device of an account, with its own keys, that talks to a relay only."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ PATIENCE = 25
 
 @dataclass
 class OpenedMessage:
-    """A message of a session, opened."""
+    """A decrypted message of a session."""
 
     seq: int
     local_id: str
@@ -55,7 +55,7 @@ class OpenedMessage:
 
 @dataclass
 class DeviceSession:
-    """As the phone sees it."""
+    """A session as the phone sees it."""
 
     id: str
     key: bytes = field(repr=False)
@@ -88,7 +88,7 @@ class DeviceClient:
 
     async def log_in(self) -> None:
         challenge = os.urandom(32)
-        told = await self.request(
+        reply = await self.request(
             "POST",
             "/v1/auth",
             {
@@ -98,10 +98,10 @@ class DeviceClient:
                 **({"invite": self.invite} if self.invite else {}),
             },
         )
-        self.token = told["token"]
+        self.token = reply["token"]
 
     async def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Again and again while nobody answers: a relay may just be starting."""
+        """Tries again while there is no answer, because a relay may just be starting."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -132,7 +132,7 @@ class DeviceClient:
         return [self._open_session(one) for one in found]
 
     async def list_all_sessions(self) -> list[DeviceSession]:
-        """However many there are, page by page."""
+        """List all sessions, page by page."""
         found: list[DeviceSession] = []
         cursor = ""
         while True:
@@ -154,7 +154,7 @@ class DeviceClient:
         return session
 
     async def wait_for_session(self, agent: str = "crab") -> DeviceSession:
-        """That of an agent, once there is one."""
+        """Wait for the session of an agent."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 for session in await self.list_sessions():
@@ -180,7 +180,7 @@ class DeviceClient:
         return {"id": new_id(), "time": 1, "role": "user", "ev": event}
 
     async def read_messages(self, session: DeviceSession) -> list[OpenedMessage]:
-        """All of it, page by page, from the first on."""
+        """Read all messages, page by page."""
         found: list[OpenedMessage] = []
         after, has_more = 0, True
         while has_more:
@@ -208,7 +208,7 @@ class DeviceClient:
         is_so: Callable[[list[Envelope]], bool],
         patience: float = PATIENCE,
     ) -> list[Envelope]:
-        """The envelopes, once it is so."""
+        """Return the envelopes once the condition holds."""
         envelopes: list[Envelope] = []
         try:
             async with asyncio.timeout(patience):
@@ -224,7 +224,7 @@ class DeviceClient:
         self, session: DeviceSession, turns: int = 1, patience: float = PATIENCE
     ) -> list[Envelope]:
         return await self.wait_for_envelopes(
-            session, lambda found: len(list_turn_statuses(found)) >= turns, patience
+            session, lambda envelopes: len(list_turn_statuses(envelopes)) >= turns, patience
         )
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────
@@ -232,17 +232,17 @@ class DeviceClient:
     async def upload(self, session: DeviceSession, data: bytes) -> str:
         sealed = seal_blob(derive_blob_key(session.key), data)
         base = f"/v1/sessions/{session.id}/attachments"
-        told = await self.request("POST", f"{base}/request-upload", {"size": len(sealed)})
+        reply = await self.request("POST", f"{base}/request-upload", {"size": len(sealed)})
         headers = {"Authorization": f"Bearer {self.token}"}
-        async with self.http.put(told["uploadUrl"], data=sealed, headers=headers) as response:
+        async with self.http.put(reply["uploadUrl"], data=sealed, headers=headers) as response:
             assert response.status == 200
-        return str(told["ref"])
+        return str(reply["ref"])
 
     async def download(self, session: DeviceSession, ref: str) -> bytes | None:
         base = f"/v1/sessions/{session.id}/attachments"
-        told = await self.request("POST", f"{base}/request-download", {"ref": ref})
+        reply = await self.request("POST", f"{base}/request-download", {"ref": ref})
         headers = {"Authorization": f"Bearer {self.token}"}
-        async with self.http.get(told["downloadUrl"], headers=headers) as response:
+        async with self.http.get(reply["downloadUrl"], headers=headers) as response:
             assert response.status == 200
             return open_blob(derive_blob_key(session.key), await response.read())
 
@@ -263,7 +263,7 @@ class DeviceClient:
         if self._io is not None:
             with suppress(Exception):
                 await self._io.shutdown()
-            http = self._io.eio.http  # its own, which it forgets when it was cancelled meanwhile
+            http = self._io.eio.http  # the library loses it if it is cancelled meanwhile
             if http is not None and not http.closed:
                 await http.close()
             self._io = None
@@ -282,7 +282,7 @@ class DeviceClient:
                 await self.event_arrived.wait()
 
     async def call_method(self, session: DeviceSession, method: str, **params: Any) -> Any:
-        """None for an empty answer."""
+        """Return None for an empty answer."""
         assert self._io is not None
         sealed = session.sealer.seal(params)
         return await self.call_sealed(session, method, sealed)
@@ -291,7 +291,7 @@ class DeviceClient:
         assert self._io is not None
         request = {"method": f"{session.id}:{method}", "params": sealed}
         async with asyncio.timeout(PATIENCE):
-            while True:  # a session registers its methods moments after it is there
+            while True:  # a session registers its methods moments after it appears
                 answer = await self._io.call("rpc-call", request, timeout=PATIENCE)
                 if answer["ok"]:
                     return session.sealer.open(answer["result"])
@@ -332,7 +332,7 @@ def format_envelopes(envelopes: list[Envelope]) -> str:
 
 
 def check_order(envelopes: list[Envelope]) -> list[Envelope]:
-    """Checks all that holds between the envelopes of a session."""
+    """Check the order of a session's envelopes."""
     order = EnvelopeOrder()
     for envelope in envelopes:
         try:

@@ -1,5 +1,5 @@
-"""A siege: gateway and relay are killed again and again while people talk. Nothing may be lost,
-nothing may come twice, and every turn ends."""
+"""Kills gateway and relay again and again while messages are sent. No message may be lost or
+doubled, and every turn must end."""
 
 import asyncio
 import random
@@ -28,8 +28,9 @@ from crabtalk_web.stream import Envelope, FileEvent, ToolCallEnd, ToolCallStart,
 from tests.daemon.in_process_daemon import InProcessDaemon, collect_events, run_daemon
 
 ROUND = 60.0
-# What the journal says when: a text has come from the relay, the daemon is about to be told, it was
-# told, a turn has begun or ended and the relay is about to be told, a file is about to be uploaded.
+# What the journal contains at each moment: a text has come from the relay, the daemon is about to
+# get it, the daemon has it, a turn has begun or ended and the relay is about to get it, a file is
+# about to be uploaded.
 MOMENTS = {
     "read": b'"inbound"',
     "trying": b'"type":"Trying"',
@@ -62,8 +63,8 @@ class GatewayCrashRun:
     def __init__(self, path: Path, seed: str) -> None:
         self._path = path
         self._random = random.Random(seed)
-        self._phone_texts: dict[str, list[str]] = {"crab": [], "owl": []}  # on the phone
-        self._terminal_texts: dict[str, list[str]] = {"crab": [], "owl": []}  # in the terminal
+        self._phone_texts: dict[str, list[str]] = {"crab": [], "owl": []}  # from the phone
+        self._terminal_texts: dict[str, list[str]] = {"crab": [], "owl": []}  # from the terminal
         self._number = 0
         self.report = GatewayCrashReport()
 
@@ -109,7 +110,7 @@ class GatewayCrashRun:
         }
 
     async def _round(self, number: int) -> None:
-        """People talk, somebody is killed meanwhile and comes back."""
+        """Messages are sent while a process is killed and started again."""
         kind = self._random.choice(["time", *MOMENTS])
         seen = self._count_moments(kind)
         talking = asyncio.ensure_future(self._talk_to_all())
@@ -125,24 +126,24 @@ class GatewayCrashRun:
             await victim.start()
         await talking
         if self._random.random() < 0.5:
-            # Else it is killed again while it is still coming to itself.
+            # Otherwise it is killed again during startup.
             await asyncio.sleep(self._random.uniform(0.1, 0.7))
         self.report.rounds = number + 1
 
     async def _wait_for_moment(self, kind: str, seen: int) -> None:
-        """Some time, or the very moment at which something is written down, or a little later."""
+        """Wait some time, or for the moment of a journal entry, or a little longer."""
         if kind == "time":
             await asyncio.sleep(self._random.uniform(0, 0.25))
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(1.5):  # nobody may have said anything on the phone
+            async with asyncio.timeout(1.5):  # the phone may not have sent anything
                 while self._count_moments(kind) <= seen:
                     await asyncio.sleep(0.001)
                 self.report.moments[kind] += 1
         await asyncio.sleep(self._random.choice([0, 0, 0.002, 0.01]))
 
     def _count_moments(self, kind: str) -> int:
-        """How often it was written down."""
+        """How many such entries were written."""
         if kind == "time":
             return 0
         journals = WebFolder(self._daemon.home).journal_folder.glob("*.jsonl")
@@ -201,7 +202,7 @@ class GatewayCrashRun:
 
 
 def build_script(number: int, source: random.Random) -> str:
-    """A turn, some with tools and some with more to say."""
+    """A turn, some with tools and some with more steps."""
     if source.random() < 0.4:
         return (
             f'!say look {number}\n!tool recall {{"query": "{number}"}}\n!then\n!say answer {number}'

@@ -1,4 +1,4 @@
-"""Gateway and relay as processes of their own, which can be killed at any moment."""
+"""Gateway and relay as separate processes, which can be killed at any moment."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from tests.model_server import ROOT
 
 
 class KillableProcess:
-    """A program that is started, killed and started again. What it says is in a file."""
+    """A program that is started, killed and started again. Its output is in a file."""
 
     def __init__(self, log: Path, *command: str) -> None:
         self._command = command

@@ -1,4 +1,4 @@
-"""A device that numbers its messages, as the page does, and a relay that plays tricks with them."""
+"""A device that numbers its messages, as the page does, and a relay that cheats."""
 
 import hashlib
 import secrets
@@ -15,8 +15,8 @@ from crabtalk_web.stream import Envelope, ServiceEvent
 
 
 @dataclass
-class SealedLetter:
-    """A sealed message that may or may not have been sent."""
+class SealedMessage:
+    """A sealed message, sent or not."""
 
     content: str
     local_id: str
@@ -33,11 +33,11 @@ class MessageChain:
     counter: int = 0
     previous: str = ""
 
-    def seal_text(self, text: str) -> SealedLetter:
-        """The next message of the chain, not sent yet."""
+    def seal_text(self, text: str) -> SealedMessage:
+        """Seal the next message of the chain without sending it."""
         return self.seal({"role": "user", "content": {"type": "text", "text": text}})
 
-    def seal(self, body: dict[str, Any], session: str = "") -> SealedLetter:
+    def seal(self, body: dict[str, Any], session: str = "") -> SealedMessage:
         self.counter += 1
         link = {
             "device": self.device,
@@ -51,18 +51,18 @@ class MessageChain:
         sealed = from_base64(content)
         assert sealed is not None
         self.previous = to_base64(hashlib.sha256(sealed).digest())
-        return SealedLetter(content, str(uuid.uuid4()))
+        return SealedMessage(content, str(uuid.uuid4()))
 
-    async def send(self, letter: SealedLetter, local_id: str = "") -> None:
-        """With another local id it is what a relay could do by itself."""
-        message = {"content": letter.content, "localId": local_id or letter.local_id}
+    async def send(self, sealed: SealedMessage, local_id: str = "") -> None:
+        """Send a message. Another local id simulates a relay that replays it."""
+        message = {"content": sealed.content, "localId": local_id or sealed.local_id}
         path = f"/v3/sessions/{self.session.id}/messages"
         await self.phone.request("POST", path, {"messages": [message]})
 
-    async def send_text(self, text: str) -> SealedLetter:
-        letter = self.seal_text(text)
-        await self.send(letter)
-        return letter
+    async def send_text(self, text: str) -> SealedMessage:
+        sealed = self.seal_text(text)
+        await self.send(sealed)
+        return sealed
 
 
 def new_local_id() -> str:
@@ -70,7 +70,8 @@ def new_local_id() -> str:
 
 
 def deliver_again(data: Path, session: str, seq: int) -> None:
-    """Has a relay show a message a second time under the same local id, which ours never would."""
+    """Let a relay deliver a message a second time under the same local id, which ours never
+    does."""
     with sqlite3.connect(data / "relay.db") as db:
         db.execute("DROP INDEX IF EXISTS messages_by_local_id")
         number, last = db.execute(
@@ -89,7 +90,7 @@ def deliver_again(data: Path, session: str, seq: int) -> None:
 
 
 def find_refusal_notices(envelopes: list[Envelope]) -> list[str]:
-    """What people are told about messages that were refused."""
+    """The service lines about refused messages."""
     return [
         e.ev.text
         for e in envelopes

@@ -1,4 +1,4 @@
-"""A tool that sends files, as an agent may have one; the gateway does the sending."""
+"""A tool with which an agent sends files; the gateway does the sending."""
 
 from typing import ClassVar
 

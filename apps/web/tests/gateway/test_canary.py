@@ -1,4 +1,4 @@
-"""The relay keeps what it cannot read: no name, title, text or file name is anywhere in it."""
+"""The relay cannot read what it stores: no name, title, text or file name is in its files."""
 
 import io
 from pathlib import Path
@@ -28,7 +28,7 @@ CANARIES = {
 
 @pytest.mark.one_loop
 @pytest.mark.req("gateway.canary")
-async def test_nothing_that_was_said_or_named_is_in_the_relay(tmp_path: Path) -> None:
+async def test_no_text_or_name_is_readable_at_the_relay(tmp_path: Path) -> None:
     words = CANARIES
     work = tmp_path / words["folder"]
     work.mkdir()
@@ -74,12 +74,12 @@ async def test_nothing_that_was_said_or_named_is_in_the_relay(tmp_path: Path) ->
                 await device.send_text(session, "!say and that was it")
                 envelopes = await device.wait_for_envelopes(
                     session,
-                    lambda found: (
-                        list_event_tags(found).count("file") == 3
-                        and list_event_tags(found).count("turn-end") >= 2
+                    lambda envelopes: (
+                        list_event_tags(envelopes).count("file") == 3
+                        and list_event_tags(envelopes).count("turn-end") >= 2
                     ),
                 )
-                # It did pass through the relay, sealed.
+                # The text did pass through the relay, sealed.
                 assert words["answered"] in list_texts(envelopes)
                 titled = await client.list_conversations()
                 assert titled.conversations[0].title == words["title"]
@@ -87,10 +87,10 @@ async def test_nothing_that_was_said_or_named_is_in_the_relay(tmp_path: Path) ->
                 await gateway.kill(15)
     finally:
         await relay.kill(15)
-    kept = [path for path in tmp_path.rglob("*") if path.is_file() and "relay" in str(path)]
-    assert any(path.suffix == ".db" for path in kept)
-    assert any("blobs" in path.parts for path in kept)
-    for path in kept:
+    relay_files = [path for path in tmp_path.rglob("*") if path.is_file() and "relay" in str(path)]
+    assert any(path.suffix == ".db" for path in relay_files)
+    assert any("blobs" in path.parts for path in relay_files)
+    for path in relay_files:
         content = path.read_bytes().lower()
         for what, word in words.items():
             assert word.encode() not in content, f"{what} in {path}"

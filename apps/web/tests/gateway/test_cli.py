@@ -1,4 +1,4 @@
-"""crabtalk-web: its verbs as a person uses them; help, exit codes, honest pages."""
+"""The crabtalk-web command: its subcommands, help, exit codes and docs."""
 
 import asyncio
 import dataclasses
@@ -63,8 +63,8 @@ def write_config(home: Path, text: str) -> None:
 @pytest.mark.req("web.cli.tap")
 async def test_tap_prints_envelopes_live_and_needs_no_keys(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon, daemon.client() as client:
-        words = ("tap", "crab", "--home", daemon.home)
-        async with start_web_command(tmp_path / "log", *words) as tap:
+        arguments = ("tap", "crab", "--home", daemon.home)
+        async with start_web_command(tmp_path / "log", *arguments) as tap:
             async with asyncio.timeout(20):
                 while not len(daemon.daemon.feed):
                     await asyncio.sleep(0.01)
@@ -86,7 +86,7 @@ async def test_tap_without_a_daemon_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("web.cli.tap")
-async def test_tap_of_an_agent_there_is_none_of_says_which_there_are(tmp_path: Path) -> None:
+async def test_tap_of_an_unknown_agent_lists_the_known_ones(tmp_path: Path) -> None:
     async with run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon:
         outcome = await run_web_command("tap", "nosuch", "--home", daemon.home)
         assert (outcome.code, outcome.out) == (1, "")
@@ -111,7 +111,7 @@ async def test_up_prints_a_link_and_a_device_can_talk(tmp_path: Path) -> None:
                 await device.send_text(session, "!say hello")
                 assert list_texts(await device.wait_for_turns(session)) == ["hello"]
             assert await program.stop() == 0
-        # The second time it is paired already, be it at another port.
+        # The second time it is already paired, even with another port.
         write_config(home, f"[relay]\nport = {find_free_port()}\n")
         async with start_web_command(tmp_path / "log", "up", "--home", home) as program:
             url = (await program.wait_for_line(r"The page is at (\S+)"))[1]
@@ -127,26 +127,26 @@ async def test_up_prints_a_link_and_a_device_can_talk(tmp_path: Path) -> None:
 
 @pytest.mark.req("web.cli.up")
 @pytest.mark.parametrize("host", ["127.0.0.1:3005", "localhost:3005", "[::1]:3005"])
-def test_a_link_that_only_this_machine_can_open_is_no_code_for_a_phone(host: str) -> None:
-    told = format_invitation(f"http://{host}/terminal/connect#key=k", "happy://terminal?k")
-    assert f"  http://{host}/terminal/connect#key=k\n" in told
-    assert "config/web.toml" in told
-    assert "happy://" not in told
-    assert not re.search("[█▀▄]", told)
+def test_a_loopback_link_has_no_qr_code(host: str) -> None:
+    invitation = format_invitation(f"http://{host}/terminal/connect#key=k", "happy://terminal?k")
+    assert f"  http://{host}/terminal/connect#key=k\n" in invitation
+    assert "config/web.toml" in invitation
+    assert "happy://" not in invitation
+    assert not re.search("[█▀▄]", invitation)
 
 
 @pytest.mark.req("web.cli.up")
-def test_a_link_that_a_phone_can_open_comes_with_a_code() -> None:
-    told = format_invitation(
+def test_a_link_that_a_phone_can_open_has_a_qr_code() -> None:
+    invitation = format_invitation(
         "https://relay.example.org/terminal/connect#key=k", "happy://terminal?k"
     )
-    assert re.search("[█▀▄]", told)
-    assert "happy://terminal?k" in told
-    assert "No other device" not in told
+    assert re.search("[█▀▄]", invitation)
+    assert "happy://terminal?k" in invitation
+    assert "No other device" not in invitation
 
 
 @pytest.mark.req("relay.registration.default")
-async def test_where_an_invite_is_needed_the_link_has_one(tmp_path: Path) -> None:
+async def test_the_link_contains_an_invite_if_one_is_needed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     write_config(home, f'[relay]\nport = {find_free_port()}\nregistration = "invite"\n')
     async with start_web_command(tmp_path / "log", "up", "--home", home) as program:
@@ -168,7 +168,7 @@ async def test_where_an_invite_is_needed_the_link_has_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("web.cli.up")
-async def test_two_do_not_run_in_one_home(tmp_path: Path) -> None:
+async def test_two_gateways_cannot_run_in_one_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     write_config(home, f"[relay]\nport = {find_free_port()}\n")
     async with start_web_command(tmp_path / "log", "up", "--home", home) as program:
@@ -201,7 +201,7 @@ async def test_it_listens_elsewhere_only_with_tls_and_a_name(tmp_path: Path) -> 
 
 @pytest.mark.req("web.cli.pair")
 @pytest.mark.slow
-async def test_pairing_with_a_relay_elsewhere_and_running_the_gateway_alone(tmp_path: Path) -> None:
+async def test_a_gateway_runs_alone_with_a_remote_relay(tmp_path: Path) -> None:
     async with (
         run_daemon(tmp_path, agents=AGENTS, hooks={}) as daemon,
         RelayServer(RelayConfig(tmp_path / "relay", port=0, durability="os")) as relay,
@@ -209,8 +209,8 @@ async def test_pairing_with_a_relay_elsewhere_and_running_the_gateway_alone(tmp_
     ):
         home = daemon.home
         assert (await run_web_command("gateway", "--home", home)).code == 1
-        words = ("pair", relay.url, "--home", home)
-        async with start_web_command(tmp_path / "log", *words) as program:
+        arguments = ("pair", relay.url, "--home", home)
+        async with start_web_command(tmp_path / "log", *arguments) as program:
             await device.approve(
                 (await program.wait_for_line(r"(\S+/terminal/connect#key=\S+)"))[1]
             )
@@ -230,14 +230,14 @@ async def test_pairing_with_a_relay_elsewhere_and_running_the_gateway_alone(tmp_
 
 
 @pytest.mark.req("web.cli.pair")
-async def test_a_relay_elsewhere_is_reached_by_tls_alone(tmp_path: Path) -> None:
+async def test_a_remote_relay_needs_tls(tmp_path: Path) -> None:
     outcome = await run_web_command("pair", "http://relay.example.org", "--home", tmp_path / "home")
     assert outcome.code == 1
     assert "https://" in outcome.err
 
 
 @pytest.mark.req("web.cli.devices")
-async def test_a_device_can_be_listed_and_taken_out(tmp_path: Path) -> None:
+async def test_a_device_can_be_listed_and_revoked(tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with (
         RelayServer(RelayConfig(tmp_path / "relay", port=0, durability="os")) as relay,
@@ -248,19 +248,19 @@ async def test_a_device_can_be_listed_and_taken_out(tmp_path: Path) -> None:
         listed = json.loads(
             (await run_web_command("devices", "list", "--home", home, "--json")).output
         )
-        ids = {one["id"] for one in listed["devices"]}
+        ids = {listed_device["id"] for listed_device in listed["devices"]}
         assert len(ids) == 2
         other = await pair_with_device(device, relay.url)
         listed = json.loads(
             (await run_web_command("devices", "list", "--home", home, "--json")).output
         )
-        (new,) = {one["id"] for one in listed["devices"]} - ids
+        (new,) = {listed_device["id"] for listed_device in listed["devices"]} - ids
         assert (await run_web_command("devices", "revoke", new, "--home", home)).output
         async with RelayHttp(relay.url, other.token) as http:
             with pytest.raises(RelayRefusedError):
                 await http.get("/v1/sessions")
-        gone = await run_web_command("devices", "revoke", "nobody", "--home", home)
-        assert gone.code == 1
+        result = await run_web_command("devices", "revoke", "missing", "--home", home)
+        assert result.code == 1
 
 
 @pytest.mark.req("web.cli.status")
@@ -282,7 +282,9 @@ async def test_status_of_a_machine_that_is_not_paired(tmp_path: Path) -> None:
         ("sender = ", "cannot read"),
     ],
 )
-async def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+async def test_an_error_in_the_config_file_is_named(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
     home = tmp_path / "home"
     write_config(home, text)
     outcome = await run_web_command("up", "--home", home)
@@ -293,7 +295,7 @@ async def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, complai
 
 
 @pytest.mark.req("web.cli.config")
-def test_the_page_has_every_setting_and_what_it_is_by_default() -> None:
+def test_the_docs_have_every_setting_with_its_default() -> None:
     page = (Path(__file__).parents[4] / "docs" / "web.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \|.*\| `(.+)` \|$", page, re.MULTILINE))
     settings = {
@@ -307,22 +309,22 @@ def test_the_page_has_every_setting_and_what_it_is_by_default() -> None:
 
 
 @pytest.mark.req("web.cli.help")
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
-async def test_help_fits_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
-    said = (await run_web_command(*words, "--help")).output
-    assert said == f"{PAGE.render_help(list(words))}\n"
-    assert len(said.splitlines()) <= 30
-    if words != ("devices",):
-        assert "Example" in said
+@pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
+async def test_help_fits_a_screen_and_has_examples(arguments: tuple[str, ...]) -> None:
+    help_text = (await run_web_command(*arguments, "--help")).output
+    assert help_text == f"{PAGE.render_help(list(arguments))}\n"
+    assert len(help_text.splitlines()) <= 30
+    if arguments != ("devices",):
+        assert "Example" in help_text
 
 
 @pytest.mark.req("web.cli.help")
-def test_the_page_shows_the_help_of_every_command() -> None:
+def test_the_docs_show_the_help_of_every_command() -> None:
     page = PAGE.read_page()
     assert PAGE.refresh_blocks(page) == page, f"run python -m {PAGE.script}"
-    assert set(PAGE.list_shown_commands(page)) >= {" ".join(words) for words in VERBS}
+    assert set(PAGE.list_shown_commands(page)) >= {" ".join(arguments) for arguments in VERBS}
 
 
 @pytest.mark.req("web.cli.help")
-async def test_words_it_does_not_know_end_in_two() -> None:
+async def test_unknown_arguments_exit_with_two() -> None:
     assert (await run_web_command("down")).code == 2

@@ -1,4 +1,4 @@
-"""The journal: what was flushed is there after a crash, whatever the crash left of the rest."""
+"""The journal: flushed entries survive a crash, whatever happened to the rest."""
 
 import asyncio
 import resource
@@ -76,16 +76,16 @@ records = st.one_of(
 
 
 def apply_records(written: list[AnyJournalEntry]) -> ConversationState:
-    book = ConversationState()
+    state = ConversationState()
     for record in written:
-        book.apply(record)
-    return book
+        state.apply(record)
+    return state
 
 
 @pytest.mark.req("gateway.journal")
 @given(st.lists(records, max_size=20), st.data())
 @settings(max_examples=60)
-def test_a_journal_cut_anywhere_is_one_of_fewer_records(
+def test_a_truncated_journal_has_fewer_records(
     tmp_path_factory: pytest.TempPathFactory, written: list[AnyJournalEntry], data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "j.jsonl"
@@ -98,20 +98,20 @@ def test_a_journal_cut_anywhere_is_one_of_fewer_records(
     whole = path.read_bytes()
     cut = data.draw(st.integers(0, len(whole)))
     path.write_bytes(whole[:cut])
-    again = ConversationJournal(path)
-    again.open()
+    reopened = ConversationJournal(path)
+    reopened.open()
     count = whole[:cut].count(b"\n")
-    assert again.state.snapshot() == apply_records(written[:count]).snapshot()
-    again.append(MessagesRead(99))
-    asyncio.run(again.flush())
-    again.close()
+    assert reopened.state.snapshot() == apply_records(written[:count]).snapshot()
+    reopened.append(MessagesRead(99))
+    asyncio.run(reopened.flush())
+    reopened.close()
     assert ConversationJournal.read_state(path).relay_cursor == 99
     assert not path.with_suffix(".damaged").exists()
 
 
 @pytest.mark.req("gateway.journal")
 @given(st.lists(records, max_size=20), st.lists(records, max_size=10))
-def test_a_book_that_was_shortened_goes_on_as_before(
+def test_a_compacted_journal_has_the_same_state(
     before: list[AnyJournalEntry], after: list[AnyJournalEntry]
 ) -> None:
     whole = msgspec.json.decode(
@@ -122,7 +122,7 @@ def test_a_book_that_was_shortened_goes_on_as_before(
 
 
 @pytest.mark.req("gateway.journal")
-async def test_a_journal_is_shortened_to_what_it_still_has_to_say(tmp_path: Path) -> None:
+async def test_a_journal_is_compacted_to_its_state(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     journal = ConversationJournal(path)
     journal.open()
@@ -142,14 +142,14 @@ async def test_a_journal_is_shortened_to_what_it_still_has_to_say(tmp_path: Path
     await journal.flush()
     assert path.stat().st_size < 600_000
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    book = journal.state
+    state = journal.state
     journal.close()
-    assert ConversationJournal.read_state(path).snapshot() == book.snapshot()
-    assert len(book.unsent_envelopes) == 1
+    assert ConversationJournal.read_state(path).snapshot() == state.snapshot()
+    assert len(state.unsent_envelopes) == 1
 
 
 @pytest.mark.req("gateway.journal")
-async def test_what_cannot_be_read_in_the_middle_is_kept_aside(tmp_path: Path) -> None:
+async def test_an_unreadable_part_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     journal = ConversationJournal(path)
     journal.open()
@@ -159,15 +159,15 @@ async def test_what_cannot_be_read_in_the_middle_is_kept_aside(tmp_path: Path) -
     journal.close()
     with path.open("ab") as file:
         file.write(b'{"type":"Nonsense"}\n{"type":"Read","cursor":9}\n')
-    again = ConversationJournal(path)
-    again.open()
-    assert again.state.relay_cursor == 5
+    reopened = ConversationJournal(path)
+    reopened.open()
+    assert reopened.state.relay_cursor == 5
     assert b"Nonsense" in path.with_suffix(".damaged").read_bytes()
-    again.close()
+    reopened.close()
 
 
 @pytest.mark.req("gateway.journal")
-async def test_a_write_that_fails_is_made_good_by_the_next(tmp_path: Path) -> None:
+async def test_a_failed_write_is_repeated_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     journal = ConversationJournal(path)
     journal.open()

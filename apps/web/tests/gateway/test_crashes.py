@@ -1,4 +1,4 @@
-"""kill -9 of gateway, relay and daemon at random points."""
+"""kill -9 of gateway, relay and daemon at random moments."""
 
 import logging
 from pathlib import Path

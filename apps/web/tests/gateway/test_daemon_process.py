@@ -1,4 +1,4 @@
-"""The daemon as a process of its own, killed with -9 while it works."""
+"""The daemon as a separate process, killed with -9 while it works."""
 
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.crash.launched_daemon import prepare_home
 from tests.daemon.crabtalkd_process import CrabtalkdProcess
 from tests.model_server import model_server
 
-# What the agent is at, and what has come of it when the daemon is killed.
+# What the agent is doing when the daemon is killed, and what is shown of it.
 MOMENTS = {
     "turn-start": "!hang",
     "tool-call-start": '!say look {n}\n!tool bash {{"command": "sleep 20"}}',
@@ -30,7 +30,7 @@ MOMENTS = {
 
 @pytest.mark.timeout(120)
 @pytest.mark.req("gateway.daemon_killed")
-async def test_turns_of_a_daemon_that_was_killed_are_closed_and_the_next_ones_are_whole(
+async def test_turns_of_a_killed_daemon_are_closed_and_the_next_are_complete(
     tmp_path: Path,
 ) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
@@ -60,8 +60,8 @@ async def test_turns_of_a_daemon_that_was_killed_are_closed_and_the_next_ones_ar
                 await daemon.start()
                 await device.wait_for_envelopes(session, partial(has_said, f"answer {number}"))
             envelopes = check_order(await device.wait_for_envelopes(session, is_closed))
-            said = [text for text in list_texts(envelopes) if text != "b"]
-            assert said == ["answer 0", "look 1", "answer 1", "look 2", "answer 2"]
+            texts = [text for text in list_texts(envelopes) if text != "b"]
+            assert texts == ["answer 0", "look 1", "answer 1", "look 2", "answer 2"]
             assert list_turn_statuses(envelopes).count("completed") == len(MOMENTS)
             assert list_texts(envelopes, "user") == []
             results = [e.ev.result for e in envelopes if isinstance(e.ev, ToolCallEnd)]

@@ -1,4 +1,4 @@
-"""Devices at a session: what they see of it, what they may ask, and that they see the same."""
+"""Devices of a session: what they see, what they may call, and that all see the same."""
 
 import asyncio
 import random
@@ -23,14 +23,14 @@ from tests.daemon.in_process_daemon import collect_events
 
 
 @pytest.mark.req("gateway.metadata")
-async def test_a_session_says_what_it_is_and_what_it_can_do(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w, w.daemon.client() as client:
+async def test_a_session_has_metadata_and_capabilities(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world, world.daemon.client() as client:
         await collect_events(client.stream("crab", "!say hello"))
         await client.set_title("crab", "All about shells")
-        session = await w.phone.wait_for_session()
-        await w.phone.send_text(session, "!say again")
+        session = await world.phone.wait_for_session()
+        await world.phone.send_text(session, "!say again")
         async with asyncio.timeout(20):
-            while (session := await w.phone.wait_for_session()).metadata.get("summary") is None:
+            while (session := await world.phone.wait_for_session()).metadata.get("summary") is None:
                 await asyncio.sleep(0.02)
         told_of = session.metadata
         assert told_of["summary"]["text"] == "All about shells"
@@ -45,22 +45,22 @@ async def test_a_session_says_what_it_is_and_what_it_can_do(tmp_path: Path) -> N
 
 
 @pytest.mark.req("gateway.metadata")
-async def test_what_a_device_keeps_in_the_metadata_stays_there(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w, w.daemon.client() as client:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await change_metadata(w.phone, session, permissionMode="plan")
+async def test_metadata_of_devices_is_preserved(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world, world.daemon.client() as client:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await change_metadata(world.phone, session, permissionMode="plan")
         await collect_events(client.stream("crab", "!say hello"))
         await client.set_title("crab", "Plans")
-        await w.phone.send_text(session, "!say more")
+        await world.phone.send_text(session, "!say more")
         async with asyncio.timeout(20):
-            while (session := await w.phone.wait_for_session()).metadata.get("summary") is None:
+            while (session := await world.phone.wait_for_session()).metadata.get("summary") is None:
                 await asyncio.sleep(0.02)
         assert session.metadata["permissionMode"] == "plan"
 
 
 async def change_metadata(device: DeviceClient, session: DeviceSession, **changes: Any) -> None:
-    """As an app does it: on top of what is there."""
+    """Change it as an app does: based on the current value."""
     assert device._io is not None
     version, metadata = 0, session.metadata
     async with asyncio.timeout(20):
@@ -78,44 +78,49 @@ async def change_metadata(device: DeviceClient, session: DeviceSession, **change
 
 @pytest.mark.req("gateway.agents")
 async def test_there_is_a_session_for_every_agent_from_the_start(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        await w.phone.wait_for_session("crab")
-        await w.phone.wait_for_session("owl")
+    async with open_world(tmp_path) as world:
+        await world.phone.wait_for_session("crab")
+        await world.phone.wait_for_session("owl")
 
 
 @pytest.mark.req("gateway.agents")
-async def test_without_announcing_a_session_comes_with_the_first_word(tmp_path: Path) -> None:
-    async with open_world(tmp_path, announce_agents=False) as w, w.daemon.client() as client:
-        assert await w.phone.list_sessions() == []
+async def test_without_announcing_a_session_is_created_by_the_first_message(tmp_path: Path) -> None:
+    async with (
+        open_world(tmp_path, announce_agents=False) as world,
+        world.daemon.client() as client,
+    ):
+        assert await world.phone.list_sessions() == []
         await collect_events(client.stream("owl", "!say hoo"))
-        session = await w.phone.wait_for_session("owl")
-        assert list_texts(check_order(await w.phone.wait_for_turns(session))) == ["hoo"]
+        session = await world.phone.wait_for_session("owl")
+        assert list_texts(check_order(await world.phone.wait_for_turns(session))) == ["hoo"]
 
 
 @pytest.mark.req("gateway.presence")
 async def test_devices_see_at_once_that_an_agent_is_at_work(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await w.phone.send_text(session, "!wait\n!say done")
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await world.phone.send_text(session, "!wait\n!say done")
 
         def is_activity(name: str, it: Any) -> bool:
             is_one = name == "ephemeral" and it.get("type") == "activity"
             return is_one and it["id"] == session.id
 
-        await w.phone.wait_for_event(lambda name, it: is_activity(name, it) and it["thinking"])
-        w.phone.events.clear()
-        await w.release_model()
-        await w.phone.wait_for_event(lambda name, it: is_activity(name, it) and not it["thinking"])
+        await world.phone.wait_for_event(lambda name, it: is_activity(name, it) and it["thinking"])
+        world.phone.events.clear()
+        await world.release_model()
+        await world.phone.wait_for_event(
+            lambda name, it: is_activity(name, it) and not it["thinking"]
+        )
 
 
 @pytest.mark.req("gateway.push")
-async def test_notices_say_nothing_of_what_was_said(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await w.phone.send_text(session, "!say the canary sings")
-        told_of = await w.phone.wait_for_event(
+async def test_push_notices_contain_no_text(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await world.phone.send_text(session, "!say the canary sings")
+        told_of = await world.phone.wait_for_event(
             lambda name, it: name == "ephemeral" and it.get("type") == "session-event"
         )
         assert told_of["kind"] == "done"
@@ -124,7 +129,7 @@ async def test_notices_say_nothing_of_what_was_said(tmp_path: Path) -> None:
 
 
 class LiveTextWatcher:
-    """A device that shows text while it is written."""
+    """A device that shows live text."""
 
     def __init__(self, device: DeviceClient, session: DeviceSession) -> None:
         self._device = device
@@ -151,18 +156,20 @@ class LiveTextWatcher:
 
 @pytest.mark.req("gateway.live")
 async def test_text_can_be_watched_while_it_is_written(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        watching = LiveTextWatcher(w.phone, session)
-        await w.phone.send_text(session, "!say so far \N{CRAB} so good\n!wait\n!say and the rest")
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        watching = LiveTextWatcher(world.phone, session)
+        await world.phone.send_text(
+            session, "!say so far \N{CRAB} so good\n!wait\n!say and the rest"
+        )
         await watching.watch_until(lambda: "good" in str(watching.pieces.values()))
-        assert list_texts(await w.phone.read_envelopes(session)) == []  # not yet a text of its own
+        assert list_texts(await world.phone.read_envelopes(session)) == []  # not an envelope yet
         (number,) = [key for key, text in watching.pieces.items() if "good" in text]
         assert watching.speakers[number] == ("crab", "")
-        await w.release_model()
+        await world.release_model()
         await watching.watch_until(lambda: number in watching.became)
-        envelopes = check_order(await w.phone.wait_for_turns(session))
+        envelopes = check_order(await world.phone.wait_for_turns(session))
         (said,) = [e for e in envelopes if e.id == watching.became[number]]
         assert isinstance(said.ev, TextEvent)
         assert said.ev.text.startswith(watching.pieces[number].strip())
@@ -170,68 +177,68 @@ async def test_text_can_be_watched_while_it_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("gateway.live.guest")
-async def test_a_guest_is_watched_by_name_and_what_comes_to_nothing_is_said(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        watching = LiveTextWatcher(w.phone, session)
-        await w.phone.send_text(session, "@owl !say hoo hoo\n!hang")
+async def test_live_text_names_the_guest_and_reports_dropped_text(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        watching = LiveTextWatcher(world.phone, session)
+        await world.phone.send_text(session, "@owl !say hoo hoo\n!hang")
         await watching.watch_until(lambda: "hoo" in str(watching.pieces.values()))
         (number,) = [key for key, text in watching.pieces.items() if "hoo" in text]
-        envelopes = await w.phone.wait_for_envelopes(
-            session, lambda found: "start" in list_event_tags(found)
+        envelopes = await world.phone.wait_for_envelopes(
+            session, lambda envelopes: "start" in list_event_tags(envelopes)
         )
         (start,) = [e for e in envelopes if isinstance(e.ev, SubagentStart)]
         assert watching.speakers[number] == ("owl", start.subagent)
-        await w.phone.call_method(session, "abort")
+        await world.phone.call_method(session, "abort")
         await watching.watch_until(lambda: number in watching.became)
-        assert watching.became[number] == ""  # of a guest who was stopped nothing is kept
-        assert list_texts(check_order(await w.phone.wait_for_turns(session))) == []
+        assert watching.became[number] == ""  # text of a stopped guest is not stored
+        assert list_texts(check_order(await world.phone.wait_for_turns(session))) == []
 
 
 @pytest.mark.req("gateway.rpc.replay")
-async def test_a_call_that_is_shown_again_is_refused(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
+async def test_a_replayed_call_is_refused(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
         sealed = session.sealer.seal({})
-        assert await w.phone.call_sealed(session, "abort", sealed) is None
-        again = await w.phone.call_sealed(session, "abort", sealed)
-        assert "made before" in again["error"]
-        other = await w.phone.wait_for_session("owl")
-        foreign = await w.phone.call_sealed(session, "abort", other.sealer.seal({}))
+        assert await world.phone.call_sealed(session, "abort", sealed) is None
+        replayed = await world.phone.call_sealed(session, "abort", sealed)
+        assert "made before" in replayed["error"]
+        other = await world.phone.wait_for_session("owl")
+        foreign = await world.phone.call_sealed(session, "abort", other.sealer.seal({}))
         assert "cannot be opened" in foreign["error"]
 
 
 @pytest.mark.req("gateway.rpc.replay")
-async def test_it_is_refused_by_the_next_process_as_well(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
+async def test_a_replayed_call_is_refused_by_the_next_process_too(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
         sealed = session.sealer.seal({})
-        assert await w.phone.call_sealed(session, "killSession", sealed) is not None
-        await w.stop_gateway()
-        await w.start_gateway()
-        again = await w.phone.call_sealed(session, "killSession", sealed)
-        assert "made before" in again["error"]
-        assert await w.phone.call_method(session, "abort") is None
+        assert await world.phone.call_sealed(session, "killSession", sealed) is not None
+        await world.stop_gateway()
+        await world.start_gateway()
+        replayed = await world.phone.call_sealed(session, "killSession", sealed)
+        assert "made before" in replayed["error"]
+        assert await world.phone.call_method(session, "abort") is None
 
 
 @pytest.mark.req("gateway.usage")
-async def test_what_a_turn_took_is_reported_only_where_that_is_wanted(tmp_path: Path) -> None:
+async def test_usage_is_reported_only_if_configured(tmp_path: Path) -> None:
     def is_usage(name: str, it: Any) -> bool:
         return name == "ephemeral" and it.get("type") == "usage"
 
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await w.phone.send_text(session, "!usage 70 7\n!say a")
-        await w.phone.wait_for_turns(session)
-        await w.stop_gateway()
-        await w.start_gateway(report_usage=True)
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await world.phone.send_text(session, "!usage 70 7\n!say a")
+        await world.phone.wait_for_turns(session)
+        await world.stop_gateway()
+        await world.start_gateway(report_usage=True)
         script = '!usage 100 10\n!tool recall {"query": "x"}\n!then\n!usage 200 20\n!say b'
-        await w.phone.send_text(session, script)
-        report = await w.phone.wait_for_event(is_usage)
+        await world.phone.send_text(session, script)
+        report = await world.phone.wait_for_event(is_usage)
         assert report["id"] == session.id
         assert report["tokens"] == {
             "total": 330,
@@ -241,71 +248,71 @@ async def test_what_a_turn_took_is_reported_only_where_that_is_wanted(tmp_path: 
             "cache_read": 0,
         }
         assert report["cost"] == {"total": 0, "input": 0, "output": 0}
-        await w.phone.wait_for_turns(session, 2)
-        assert sum(is_usage(name, it) for name, it in w.phone.events) == 1
+        await world.phone.wait_for_turns(session, 2)
+        assert sum(is_usage(name, it) for name, it in world.phone.events) == 1
 
 
 @pytest.mark.req("gateway.rpc.shell")
 @pytest.mark.parametrize("method", ["bash", "readFile", "writeFile", "listDirectory", "ripgrep"])
-async def test_there_are_no_shells_and_no_folders(tmp_path: Path, method: str) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await w.phone.call_method(
+async def test_there_are_no_methods_for_shells_and_folders(tmp_path: Path, method: str) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await world.phone.call_method(
             session, "abort"
-        )  # whoever answers this has registered all it has
-        assert w.phone._io is not None
+        )  # a session that answers this has registered all methods
+        assert world.phone._io is not None
         request = {
             "method": f"{session.id}:{method}",
             "params": session.sealer.seal({"command": "id", "path": "/etc/passwd"}),
         }
-        answer = await w.phone._io.call("rpc-call", request, timeout=20)
+        answer = await world.phone._io.call("rpc-call", request, timeout=20)
         assert answer["ok"] is False
 
 
 @pytest.mark.req("gateway.kill_session")
-async def test_a_session_that_is_put_away_comes_back_with_the_next_word(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await w.phone.send_text(session, "!hang")
-        await w.phone.wait_for_envelopes(
-            session, lambda found: "turn-start" in list_event_tags(found)
+async def test_an_archived_session_is_reopened_by_the_next_message(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await world.phone.send_text(session, "!hang")
+        await world.phone.wait_for_envelopes(
+            session, lambda envelopes: "turn-start" in list_event_tags(envelopes)
         )
-        told_of = await w.phone.call_method(session, "killSession")
+        told_of = await world.phone.call_method(session, "killSession")
         assert told_of["success"] is True
-        assert list_turn_statuses(check_order(await w.phone.wait_for_turns(session))) == [
+        assert list_turn_statuses(check_order(await world.phone.wait_for_turns(session))) == [
             "cancelled"
         ]
         async with asyncio.timeout(20):
-            while (await w.phone.wait_for_session()).metadata["lifecycleState"] != "archived":
+            while (await world.phone.wait_for_session()).metadata["lifecycleState"] != "archived":
                 await asyncio.sleep(0.02)
-        await w.stop_gateway()
-        await w.start_gateway()
-        owl = await w.phone.wait_for_session("owl")
-        await w.phone.send_text(owl, "!say hoo")
-        await w.phone.wait_for_turns(owl)
-        assert (await w.phone.wait_for_session()).metadata["lifecycleState"] == "archived"
-        await w.phone.send_text(session, "!say back")
-        assert list_texts(await w.phone.wait_for_turns(session, 2)) == ["back"]
+        await world.stop_gateway()
+        await world.start_gateway()
+        owl = await world.phone.wait_for_session("owl")
+        await world.phone.send_text(owl, "!say hoo")
+        await world.phone.wait_for_turns(owl)
+        assert (await world.phone.wait_for_session()).metadata["lifecycleState"] == "archived"
+        await world.phone.send_text(session, "!say back")
+        assert list_texts(await world.phone.wait_for_turns(session, 2)) == ["back"]
         async with asyncio.timeout(20):
-            while (await w.phone.wait_for_session()).metadata["lifecycleState"] != "running":
+            while (await world.phone.wait_for_session()).metadata["lifecycleState"] != "running":
                 await asyncio.sleep(0.02)
 
 
 @pytest.mark.req("gateway.kill_session")
-async def test_a_device_may_ask_for_it_in_the_metadata_as_well(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await change_metadata(w.phone, session, lifecycleState="archiveRequested")
+async def test_a_device_can_archive_through_the_metadata_too(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await change_metadata(world.phone, session, lifecycleState="archiveRequested")
         async with asyncio.timeout(20):
-            while (await w.phone.wait_for_session()).metadata["lifecycleState"] != "archived":
+            while (await world.phone.wait_for_session()).metadata["lifecycleState"] != "archived":
                 await asyncio.sleep(0.02)
 
 
 class MessageWatcher:
-    """A device like an app: takes what comes next by the socket, and fetches what is missing."""
+    """A device like an app: accepts the next message from the socket, and fetches missing ones."""
 
     def __init__(self, device: DeviceClient, session: DeviceSession) -> None:
         self._device = device
@@ -314,7 +321,7 @@ class MessageWatcher:
         self.seen: list[str] = []
 
     async def watch(self, source: random.Random) -> None:
-        """Until cancelled; loses its connection every now and then."""
+        """Run until cancelled; loses its connection now and then."""
         while True:
             await self._device.connect()
             for page in await self._device.read_messages(self._session):
@@ -340,19 +347,22 @@ class MessageWatcher:
 
 @pytest.mark.req("gateway.two_devices")
 async def test_two_devices_that_come_and_go_see_the_same_order(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w, open_device(w.phone.url, w.phone.secret) as other:
-        session = await w.phone.wait_for_session()
-        one, two = MessageWatcher(w.phone, session), MessageWatcher(other, session)
+    async with (
+        open_world(tmp_path) as world,
+        open_device(world.phone.url, world.phone.secret) as other,
+    ):
+        session = await world.phone.wait_for_session()
+        one, two = MessageWatcher(world.phone, session), MessageWatcher(other, session)
         watching = [
             asyncio.ensure_future(one.watch(random.Random(1))),
             asyncio.ensure_future(two.watch(random.Random(2))),
         ]
-        async with open_device(w.phone.url, w.phone.secret) as speaker:
+        async with open_device(world.phone.url, world.phone.secret) as speaker:
             for number in range(12):
                 device = (speaker, other)[number % 2]
                 await device.send_text(session, f"!say answer {number}")
                 if number % 3 == 0:
-                    async with w.daemon.client() as client:
+                    async with world.daemon.client() as client:
                         await collect_events(client.stream("crab", f"!say aside {number}"))
             envelopes = check_order(await speaker.wait_for_turns(session, 16))
             everything = [said.local_id for said in await speaker.read_messages(session)]

@@ -1,4 +1,4 @@
-"""Files of agents are sent once, whatever becomes of the gateway meanwhile."""
+"""Files of agents are sent once, whatever happens to the gateway meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -29,15 +29,15 @@ SEND = script_tool_calls([("send_file", {"path": "note.txt"})])
 async def run_killable_gateway(
     tmp_path: Path,
 ) -> AsyncIterator[tuple[WebGatewayWorld, KillableProcess]]:
-    """A world whose gateway is a process, and an agent that has something to send."""
-    async with open_world(tmp_path, starts=False, hooks={"sending": WebSendFileHook()}) as w:
+    """A setup whose gateway is a process, and an agent with a file to send."""
+    async with open_world(tmp_path, starts=False, hooks={"sending": WebSendFileHook()}) as world:
         (tmp_path / "work" / "note.txt").write_bytes(b"the note")
-        (w.daemon.home / "config").mkdir()
-        (w.daemon.home / "config" / "web.toml").write_text(f'cwd = "{tmp_path / "work"}"\n')
-        gateway = build_gateway_process(w.daemon.home, tmp_path / "gateway.log")
+        (world.daemon.home / "config").mkdir()
+        (world.daemon.home / "config" / "web.toml").write_text(f'cwd = "{tmp_path / "work"}"\n')
+        gateway = build_gateway_process(world.daemon.home, tmp_path / "gateway.log")
         await gateway.start()
         try:
-            yield w, gateway
+            yield world, gateway
         finally:
             await gateway.kill()
 
@@ -48,9 +48,9 @@ async def wait_until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def read_journals(w: WebGatewayWorld) -> bytes:
+def read_journals(world: WebGatewayWorld) -> bytes:
     return b"".join(
-        path.read_bytes() for path in WebFolder(w.daemon.home).journal_folder.glob("*.jsonl")
+        path.read_bytes() for path in WebFolder(world.daemon.home).journal_folder.glob("*.jsonl")
     )
 
 
@@ -60,39 +60,39 @@ def list_files(envelopes: list[Envelope]) -> list[FileEvent]:
 
 @pytest.mark.req("gateway.files.crash")
 async def test_a_file_survives_a_gateway_that_dies_before_it_is_uploaded(tmp_path: Path) -> None:
-    async with run_killable_gateway(tmp_path) as (w, gateway), w.daemon.client() as client:
-        session = await w.phone.wait_for_session()
+    async with run_killable_gateway(tmp_path) as (world, gateway), world.daemon.client() as client:
+        session = await world.phone.wait_for_session()
         await collect_events(client.stream("crab", "!say hello"))
-        await w.phone.wait_for_turns(session)
-        await w.relay.__aexit__(None, None, None)
+        await world.phone.wait_for_turns(session)
+        await world.relay.__aexit__(None, None, None)
         await collect_events(client.stream("crab", SEND))
-        await wait_until(lambda: b'"stage":"due"' in read_journals(w))
+        await wait_until(lambda: b'"stage":"due"' in read_journals(world))
         await gateway.kill()
-        config = RelayConfig(tmp_path / "relay", port=w.relay.port, durability="os")
+        config = RelayConfig(tmp_path / "relay", port=world.relay.port, durability="os")
         async with RelayServer(config):
             await gateway.start()
-            await w.phone.wait_for_envelopes(
-                session, lambda found: "file" in list_event_tags(found)
+            await world.phone.wait_for_envelopes(
+                session, lambda envelopes: "file" in list_event_tags(envelopes)
             )
             await collect_events(client.stream("crab", "!say after"))
             is_over = "after"
-            envelopes = await w.phone.wait_for_envelopes(
-                session, lambda found: is_over in format_envelopes(found[-2:])
+            envelopes = await world.phone.wait_for_envelopes(
+                session, lambda envelopes: is_over in format_envelopes(envelopes[-2:])
             )
             (file,) = list_files(check_order(envelopes))
-            assert await w.phone.download(session, file.ref) == b"the note"
+            assert await world.phone.download(session, file.ref) == b"the note"
             await gateway.kill()
 
 
 @pytest.mark.req("gateway.files.crash")
 @pytest.mark.slow
-async def test_a_file_is_told_of_once_though_the_gateway_dies_when_it_is_uploaded(
+async def test_a_file_is_shown_once_though_the_gateway_dies_during_upload(
     tmp_path: Path,
 ) -> None:
-    async with run_killable_gateway(tmp_path) as (w, gateway), w.daemon.client() as client:
-        session = await w.phone.wait_for_session()
+    async with run_killable_gateway(tmp_path) as (world, gateway), world.daemon.client() as client:
+        session = await world.phone.wait_for_session()
         await collect_events(client.stream("crab", "!say hello"))
-        await w.phone.wait_for_turns(session)
+        await world.phone.wait_for_turns(session)
         blobs = tmp_path / "relay" / "blobs"
         for number in range(1, 4):
             before = len(list_uploaded(blobs))
@@ -100,12 +100,12 @@ async def test_a_file_is_told_of_once_though_the_gateway_dies_when_it_is_uploade
             await wait_until(partial(has_more, blobs, before))
             await gateway.kill()
             await gateway.start()
-            envelopes = await w.phone.wait_for_envelopes(session, partial(has_files, number))
+            envelopes = await world.phone.wait_for_envelopes(session, partial(has_files, number))
             assert len(list_files(envelopes)) == number
         await collect_events(client.stream("crab", "!say after"))
         envelopes = check_order(
-            await w.phone.wait_for_envelopes(
-                session, lambda found: "after" in format_envelopes(found)
+            await world.phone.wait_for_envelopes(
+                session, lambda envelopes: "after" in format_envelopes(envelopes)
             )
         )
         assert len(list_files(envelopes)) == 3
@@ -125,27 +125,29 @@ def list_uploaded(blobs: Path) -> list[Path]:
 
 
 @pytest.mark.req("gateway.files.crash")
-async def test_what_was_sent_while_the_gateway_was_away_is_sent_when_it_is_back(
+async def test_a_file_sent_during_a_gateway_outage_is_sent_afterwards(
     tmp_path: Path,
 ) -> None:
     async with (
-        open_world(tmp_path, hooks={"sending": WebSendFileHook()}) as w,
-        w.daemon.client() as client,
+        open_world(tmp_path, hooks={"sending": WebSendFileHook()}) as world,
+        world.daemon.client() as client,
     ):
         (tmp_path / "work" / "note.txt").write_bytes(b"the note")
         (tmp_path / "work" / "refused").write_bytes(b"not this one")
-        session = await w.phone.wait_for_session()
-        await w.stop_gateway()
+        session = await world.phone.wait_for_session()
+        await world.stop_gateway()
         await collect_events(client.stream("crab", SEND))
         await collect_events(
             client.stream("crab", script_tool_calls([("send_file", {"path": "refused"})]))
         )
-        await w.start_gateway()
-        await w.phone.wait_for_envelopes(session, lambda found: "file" in list_event_tags(found))
+        await world.start_gateway()
+        await world.phone.wait_for_envelopes(
+            session, lambda envelopes: "file" in list_event_tags(envelopes)
+        )
         await collect_events(client.stream("crab", "!say after"))
         envelopes = check_order(
-            await w.phone.wait_for_envelopes(
-                session, lambda found: "after" in format_envelopes(found)
+            await world.phone.wait_for_envelopes(
+                session, lambda envelopes: "after" in format_envelopes(envelopes)
             )
         )
         assert [file.name for file in list_files(envelopes)] == ["note.txt"]

@@ -1,4 +1,4 @@
-"""Files, from a phone to an agent and back, sealed on the way."""
+"""Files, from a phone to an agent and back, sealed in transit."""
 
 import io
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from crabtalk_web.gateway.thumbhash import compute_thumbhash
 from crabtalk_web.stream import FileEvent, ImagePreview, ServiceEvent
 
 Pixel = Callable[[int, int], tuple[int, int, int, int]]
-# What the author's own implementation makes of these pixels.
+# The results of the author's own implementation for these pixels.
 REFERENCE: dict[str, tuple[int, int, Pixel, str]] = {
     "wide": (
         32,
@@ -64,17 +64,17 @@ def make_png(width: int = 40, height: int = 20) -> bytes:
 
 
 @pytest.mark.req("gateway.files.in")
-async def test_a_file_of_the_phone_is_where_the_agent_is_told(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        ref = await w.phone.upload(session, b"the bytes")
+async def test_a_phones_file_is_at_the_path_that_the_agent_gets(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        ref = await world.phone.upload(session, b"the bytes")
         event = {"t": "file", "ref": ref, "name": "../../e vil\n.txt", "size": 9}
-        envelope = w.phone.build_envelope(event)
+        envelope = world.phone.build_envelope(event)
         wrapped = {"role": "session", "content": {"type": "session", "data": envelope}}
-        await w.phone.send_body(session, wrapped)
-        await w.phone.send_text(session, "!say got it")
-        check_order(await w.phone.wait_for_turns(session))
-        (said,) = [m["text"] for m in w.daemon.read_messages() if m["role"] == "user"]
+        await world.phone.send_body(session, wrapped)
+        await world.phone.send_text(session, "!say got it")
+        check_order(await world.phone.wait_for_turns(session))
+        (said,) = [m["text"] for m in world.daemon.read_messages() if m["role"] == "user"]
         path = Path(said.splitlines()[-1].removeprefix("- "))
         assert path.read_bytes() == b"the bytes"
         assert path.is_relative_to(tmp_path / "work" / ".crabtalk" / "inbox")
@@ -83,52 +83,56 @@ async def test_a_file_of_the_phone_is_where_the_agent_is_told(tmp_path: Path) ->
 
 
 @pytest.mark.req("gateway.files.in")
-async def test_a_file_that_cannot_be_had_does_not_stop_the_text(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
+async def test_a_file_that_cannot_be_fetched_does_not_block_the_text(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
         event = {
             "t": "file",
             "ref": f"sessions/{session.id}/attachments/no",
             "name": "x",
             "size": 1,
         }
-        await w.phone.send_body(
-            session, {"role": "session", "content": w.phone.build_envelope(event)}
+        await world.phone.send_body(
+            session, {"role": "session", "content": world.phone.build_envelope(event)}
         )
-        await w.phone.send_text(session, "!say anyway")
-        assert list_texts(await w.phone.wait_for_turns(session)) == ["anyway"]
+        await world.phone.send_text(session, "!say anyway")
+        assert list_texts(await world.phone.wait_for_turns(session)) == ["anyway"]
 
 
 @pytest.mark.req("gateway.files.out")
-async def test_a_file_of_the_agent_reaches_the_phone_with_its_placeholder(tmp_path: Path) -> None:
-    async with open_world(tmp_path, hooks={"sending": WebSendFileHook()}) as w:
+async def test_an_agents_file_reaches_the_phone_with_a_placeholder(tmp_path: Path) -> None:
+    async with open_world(tmp_path, hooks={"sending": WebSendFileHook()}) as world:
         (tmp_path / "work" / "red.png").write_bytes(make_png())
-        session = await w.phone.wait_for_session()
-        await w.phone.send_text(session, '!tool send_file {"path": "red.png"}\n!then\n!say there')
+        session = await world.phone.wait_for_session()
+        await world.phone.send_text(
+            session, '!tool send_file {"path": "red.png"}\n!then\n!say there'
+        )
         envelopes = check_order(
-            await w.phone.wait_for_envelopes(
-                session, lambda found: "file" in list_event_tags(found)
+            await world.phone.wait_for_envelopes(
+                session, lambda envelopes: "file" in list_event_tags(envelopes)
             )
         )
         (file,) = [e.ev for e in envelopes if isinstance(e.ev, FileEvent)]
         assert (file.name, file.size, file.mime_type) == ("red.png", len(make_png()), "image/png")
         assert isinstance(file.image, ImagePreview)
         assert (file.image.width, file.image.height) == (40, 20)
-        assert await w.phone.download(session, file.ref) == make_png()
+        assert await world.phone.download(session, file.ref) == make_png()
 
 
 @pytest.mark.req("gateway.files.out")
-async def test_nothing_outside_of_the_directory_is_sent(tmp_path: Path) -> None:
+async def test_no_file_outside_the_directory_is_sent(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
-    async with open_world(tmp_path, hooks={"sending": WebSendFileHook()}) as w:
+    async with open_world(tmp_path, hooks={"sending": WebSendFileHook()}) as world:
         (tmp_path / "work" / "link").symlink_to(tmp_path / "secret")
-        session = await w.phone.wait_for_session()
+        session = await world.phone.wait_for_session()
         for path in ("../secret", "link", str(tmp_path / "secret"), "gone"):
-            await w.phone.send_text(session, f'!tool send_file {{"path": "{path}"}}\n!then\n!say x')
-        envelopes = await w.phone.wait_for_envelopes(
+            await world.phone.send_text(
+                session, f'!tool send_file {{"path": "{path}"}}\n!then\n!say x'
+            )
+        envelopes = await world.phone.wait_for_envelopes(
             session,
-            lambda found: (
-                sum(isinstance(e.ev, ServiceEvent) and "Error" in e.ev.text for e in found) == 4
+            lambda envelopes: (
+                sum(isinstance(e.ev, ServiceEvent) and "Error" in e.ev.text for e in envelopes) == 4
             ),
         )
         assert "file" not in list_event_tags(envelopes), format_envelopes(envelopes)
@@ -136,14 +140,14 @@ async def test_nothing_outside_of_the_directory_is_sent(tmp_path: Path) -> None:
 
 @pytest.mark.req("gateway.thumbhash")
 @pytest.mark.parametrize("name", REFERENCE)
-def test_a_placeholder_is_what_others_make_of_the_same_image(name: str) -> None:
+def test_a_placeholder_equals_the_reference_implementations(name: str) -> None:
     width, height, pixel, expected = REFERENCE[name]
     rgba = bytes(v % 256 for y in range(height) for x in range(width) for v in pixel(x, y))
-    made = compute_thumbhash(width, height, rgba)
-    assert len(made) == len(bytes.fromhex(expected))
-    assert made[:6].hex() == expected[:12]
-    # Of terms next to zero, one may be rounded the other way.
-    pairs = zip(split_nibbles(made), split_nibbles(bytes.fromhex(expected)), strict=True)
+    thumbhash = compute_thumbhash(width, height, rgba)
+    assert len(thumbhash) == len(bytes.fromhex(expected))
+    assert thumbhash[:6].hex() == expected[:12]
+    # Terms near zero may be rounded the other way.
+    pairs = zip(split_nibbles(thumbhash), split_nibbles(bytes.fromhex(expected)), strict=True)
     steps = [abs(mine - theirs) for mine, theirs in pairs]
     assert max(steps) <= 1
     assert sum(steps) <= 1
@@ -154,7 +158,7 @@ def split_nibbles(data: bytes) -> list[int]:
 
 
 @pytest.mark.req("gateway.thumbhash")
-def test_a_picture_that_is_none_has_no_placeholder() -> None:
+def test_an_invalid_picture_has_no_placeholder() -> None:
     from msgspec import UNSET
 
     assert describe_image(b"no picture") is UNSET
@@ -164,7 +168,7 @@ def test_a_picture_that_is_none_has_no_placeholder() -> None:
 
 
 @given(st.text(max_size=300))
-def test_a_name_is_always_one_that_stays_where_it_is_put(name: str) -> None:
+def test_a_safe_name_never_leaves_its_folder(name: str) -> None:
     safe = safe_name(name)
     assert safe
     assert safe not in (".", "..")

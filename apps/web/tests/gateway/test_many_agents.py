@@ -1,4 +1,4 @@
-"""Many agents: one gateway, one socket, and each of them can be called."""
+"""Many agents: one gateway and one socket, and each agent can be called."""
 
 import asyncio
 import time
@@ -18,21 +18,21 @@ COUNT = 300
 @pytest.mark.req("gateway.many")
 async def test_three_hundred_agents_are_shown_and_can_be_called(tmp_path: Path) -> None:
     agents = {f"crab{number:03}": 'prompt = "You are a crab."\n' for number in range(COUNT)}
-    async with open_world(tmp_path, agents=agents) as w:
+    async with open_world(tmp_path, agents=agents) as world:
         async with asyncio.timeout(60):
-            while len(found := await w.phone.list_all_sessions()) < COUNT:
+            while len(found := await world.phone.list_all_sessions()) < COUNT:
                 await asyncio.sleep(0.1)
         sessions = {session.metadata["name"]: session for session in found}
         assert sorted(sessions) == sorted(agents)
-        await w.phone.connect()
+        await world.phone.connect()
         for name in ("crab000", "crab150", "crab299"):
-            assert await w.phone.call_method(sessions[name], "abort") is None
-            await w.phone.send_text(sessions[name], f"!say I am {name}")
-            envelopes = check_order(await w.phone.wait_for_turns(sessions[name]))
+            assert await world.phone.call_method(sessions[name], "abort") is None
+            await world.phone.send_text(sessions[name], f"!say I am {name}")
+            envelopes = check_order(await world.phone.wait_for_turns(sessions[name]))
             assert list_texts(envelopes) == [f"I am {name}"]
         began = time.monotonic()
-        await w.stop_gateway()
-        await w.start_gateway()
+        await world.stop_gateway()
+        await world.start_gateway()
         for name in ("crab299", "crab000"):
-            assert await w.phone.call_method(sessions[name], "abort") is None
+            assert await world.phone.call_method(sessions[name], "abort") is None
         assert time.monotonic() - began < 60

@@ -1,4 +1,4 @@
-"""The relay's HTTP: an answer that says nothing is not taken for a yes."""
+"""The relay's HTTP API: an empty answer does not count as confirmation."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ MESSAGES = [{"content": "YQ==", "localId": "a"}, {"content": "Yg==", "localId": 
 
 
 def build_application(text: str) -> web.Application:
-    """Whatever it is asked, it answers that."""
+    """Answers every request with the same value."""
 
     async def answer(request: web.Request) -> web.Response:
         await request.read()
@@ -37,7 +37,7 @@ def build_application(text: str) -> web.Application:
     ],
 )
 @pytest.mark.req("gateway.answers")
-async def test_messages_are_at_the_relay_only_if_it_names_them(text: str) -> None:
+async def test_messages_count_as_sent_only_if_the_relay_confirms_them(text: str) -> None:
     async with (
         TestServer(build_application(text)) as server,
         RelayHttp(str(server.make_url("/")), "t") as relay,
@@ -48,7 +48,7 @@ async def test_messages_are_at_the_relay_only_if_it_names_them(text: str) -> Non
 
 @pytest.mark.req("gateway.answers")
 @pytest.mark.parametrize("session", [None, {}, {"id": ""}, {"id": 7}])
-async def test_a_session_without_an_id_is_none(session: Any) -> None:
+async def test_a_session_without_an_id_is_an_error(session: Any) -> None:
     text = json.dumps({"session": session})
     async with (
         TestServer(build_application(text)) as server,

@@ -1,4 +1,4 @@
-"""The socket to the relay: whoever waits for an answer gets one, or is told that none will come."""
+"""The socket to the relay: every request gets an answer or an error."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from crabtalk_web.gateway.relay_socket import MAX_REQUESTS, RelaySocket
 
 
 class SilentRelay:
-    """A relay that takes questions and answers none."""
+    """A relay that receives requests and answers none."""
 
     def __init__(self) -> None:
         self.received: list[str] = []
@@ -59,18 +59,18 @@ async def refuse_call(method: str, params: str) -> None: ...
 
 
 @pytest.mark.req("gateway.socket")
-async def test_who_waits_for_an_answer_is_told_when_the_socket_closes() -> None:
+async def test_pending_requests_fail_when_the_socket_closes() -> None:
     async with connect_silent_relay() as (mute, socket):
         asking: asyncio.Future[Any] = asyncio.ensure_future(socket.request("update-state", {}))
         await mute.wait_for_messages(1)
         await socket.__aexit__(None, None, None)
-        # Not cancelled: whoever asked goes on with its work.
+        # Not cancelled: the caller continues its work.
         with pytest.raises(RelayUnavailableError):
             await asking
 
 
 @pytest.mark.req("gateway.socket")
-async def test_the_time_of_an_answer_runs_from_when_it_was_asked() -> None:
+async def test_the_timeout_of_a_request_starts_when_it_is_sent() -> None:
     async with connect_silent_relay() as (mute, socket):
         async with asyncio.timeout(20):
             many = [
@@ -85,7 +85,7 @@ async def test_the_time_of_an_answer_runs_from_when_it_was_asked() -> None:
 
 
 @pytest.mark.req("gateway.socket")
-async def test_a_relay_that_hangs_up_ends_the_listening() -> None:
+async def test_listening_ends_when_the_relay_closes_the_socket() -> None:
     async with connect_silent_relay() as (mute, socket):
         listening = asyncio.ensure_future(socket.listen())
         mute.hangs_up.set()

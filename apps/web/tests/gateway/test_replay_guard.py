@@ -1,4 +1,4 @@
-"""A relay cannot have a message acted on twice, leave one out or change their order unnoticed."""
+"""A relay cannot replay, drop or reorder messages without being noticed."""
 
 import asyncio
 import json
@@ -33,49 +33,49 @@ from crabtalk_web.stream import ChainLink, Envelope
 
 
 async def wait_for_answers(
-    w: WebGatewayWorld, chained: MessageChain, *answers: str
+    world: WebGatewayWorld, chained: MessageChain, *answers: str
 ) -> list[Envelope]:
-    return await w.phone.wait_for_envelopes(
-        chained.session, lambda found: sorted(list_texts(found)) == sorted(answers)
+    return await world.phone.wait_for_envelopes(
+        chained.session, lambda envelopes: sorted(list_texts(envelopes)) == sorted(answers)
     )
 
 
 async def wait_for_notices(
-    w: WebGatewayWorld, chained: MessageChain, count: int = 1
+    world: WebGatewayWorld, chained: MessageChain, count: int = 1
 ) -> list[Envelope]:
-    return await w.phone.wait_for_envelopes(
-        chained.session, lambda found: len(find_refusal_notices(found)) >= count
+    return await world.phone.wait_for_envelopes(
+        chained.session, lambda envelopes: len(find_refusal_notices(envelopes)) >= count
     )
 
 
 @pytest.mark.req("gateway.replay.repeat")
-async def test_a_sealed_message_under_a_new_id_is_refused_and_people_are_told(
+async def test_a_replay_under_a_new_id_is_refused_and_reported(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path) as w:
-        chained = MessageChain(w.phone, await w.phone.wait_for_session())
-        letter = await chained.send_text("!say paid")
-        await wait_for_answers(w, chained, "paid")
-        await chained.send(letter, new_local_id())
-        envelopes = await wait_for_notices(w, chained)
+    async with open_world(tmp_path) as world:
+        chained = MessageChain(world.phone, await world.phone.wait_for_session())
+        message = await chained.send_text("!say paid")
+        await wait_for_answers(world, chained, "paid")
+        await chained.send(message, new_local_id())
+        envelopes = await wait_for_notices(world, chained)
         assert find_refusal_reasons(envelopes) == ["repeat"]
         (notice,) = find_refusal_notices(envelopes)
         assert "`!say paid`" in notice
         assert "do not trust this relay" in notice
-        # The conversation goes on, and nothing was done twice.
+        # The conversation continues, and nothing was done twice.
         await chained.send_text("!say next")
-        envelopes = await wait_for_answers(w, chained, "paid", "next")
+        envelopes = await wait_for_answers(world, chained, "paid", "next")
         assert len(find_refusal_notices(envelopes)) == 1
         check_order(envelopes)
 
 
 @pytest.mark.req("gateway.replay.plain")
-async def test_a_message_without_a_counter_is_taken_once_and_its_client_is_named(
+async def test_a_message_without_a_counter_is_accepted_once_and_its_client_is_named(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path) as w:
-        session = await w.phone.wait_for_session()
-        chained = MessageChain(w.phone, session)
+    async with open_world(tmp_path) as world:
+        session = await world.phone.wait_for_session()
+        chained = MessageChain(world.phone, session)
         body = {
             "role": "user",
             "content": {"type": "text", "text": "!say hello"},
@@ -85,127 +85,134 @@ async def test_a_message_without_a_counter_is_taken_once_and_its_client_is_named
         path = f"/v3/sessions/{session.id}/messages"
         for local_id in ("one", "two"):
             message = {"content": content, "localId": local_id}
-            await w.phone.request("POST", path, {"messages": [message]})
-        envelopes = await wait_for_notices(w, chained)
+            await world.phone.request("POST", path, {"messages": [message]})
+        envelopes = await wait_for_notices(world, chained)
         assert find_refusal_reasons(envelopes) == ["repeat"]
-        await wait_for_answers(w, chained, "hello")
-        # The same words in another message are another message.
-        await w.phone.send_body(session, body)
-        await wait_for_answers(w, chained, "hello", "hello")
+        await wait_for_answers(world, chained, "hello")
+        # The same text in another message is another message.
+        await world.phone.send_body(session, body)
+        await wait_for_answers(world, chained, "hello", "hello")
         async with asyncio.timeout(20):
-            while (await w.phone.wait_for_session()).metadata.get("unprotectedClients") != ["ios"]:
+            while (await world.phone.wait_for_session()).metadata.get("unprotectedClients") != [
+                "ios"
+            ]:
                 await asyncio.sleep(0.02)
         (told,) = [
             one
-            for one in read_status(WebFolder(w.daemon.home), w.credentials)["conversations"]
+            for one in read_status(WebFolder(world.daemon.home), world.credentials)["conversations"]
             if one["agent"] == "crab"
         ]
         assert (told["unprotected"], told["refused"]) == (["ios"], 1)
 
 
 @pytest.mark.req("gateway.replay.gap")
-async def test_a_message_that_was_left_out_is_noticed_and_the_device_begins_anew(
+async def test_a_dropped_message_is_noticed_and_the_device_starts_a_new_chain(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path) as w:
-        chained = MessageChain(w.phone, await w.phone.wait_for_session())
+    async with open_world(tmp_path) as world:
+        chained = MessageChain(world.phone, await world.phone.wait_for_session())
         await chained.send_text("!say one")
         withheld = chained.seal_text("!say two")
         await chained.send_text("!say three")
-        envelopes = await wait_for_notices(w, chained)
+        envelopes = await wait_for_notices(world, chained)
         assert find_refusal_reasons(envelopes) == ["gap"]
         assert "a message before it is missing" in find_refusal_notices(envelopes)[0]
-        # Delivered in another order it is of no use either: the order of the chain is lost.
+        # Out of order it is of no use either: the order of the chain is lost.
         await chained.send(withheld)
-        envelopes = await wait_for_notices(w, chained, 2)
+        envelopes = await wait_for_notices(world, chained, 2)
         assert find_refusal_reasons(envelopes) == ["gap", "closed"]
-        again = MessageChain(w.phone, chained.session, device=chained.device)
-        await again.send_text("!say again")
-        envelopes = await wait_for_answers(w, again, "one", "again")
+        restored = MessageChain(world.phone, chained.session, device=chained.device)
+        await restored.send_text("!say again")
+        envelopes = await wait_for_answers(world, restored, "one", "again")
         check_order(envelopes)
 
 
 @pytest.mark.req("gateway.replay.gap")
-async def test_messages_that_come_in_another_order_are_refused(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        chained = MessageChain(w.phone, await w.phone.wait_for_session())
+async def test_reordered_messages_are_refused(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        chained = MessageChain(world.phone, await world.phone.wait_for_session())
         first, second = chained.seal_text("!say one"), chained.seal_text("!say two")
         await chained.send(second)
         await chained.send(first)
-        envelopes = await wait_for_notices(w, chained, 2)
+        envelopes = await wait_for_notices(world, chained, 2)
         assert find_refusal_reasons(envelopes) == ["gap", "closed"]
         assert list_texts(envelopes) == []
 
 
 @pytest.mark.req("gateway.replay.idempotent")
-async def test_what_is_delivered_again_under_its_own_name_is_passed_over_in_silence(
+async def test_a_redelivery_under_the_same_id_is_skipped_silently(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path) as w:
-        chained = MessageChain(w.phone, await w.phone.wait_for_session())
-        letter = await chained.send_text("!say once")
-        await chained.send(letter)  # a device that was not sure
-        await wait_for_answers(w, chained, "once")
+    async with open_world(tmp_path) as world:
+        chained = MessageChain(world.phone, await world.phone.wait_for_session())
+        message = await chained.send_text("!say once")
+        await chained.send(message)  # a device that was not sure
+        await wait_for_answers(world, chained, "once")
         seq = next(
-            s.seq for s in await w.phone.read_messages(chained.session) if s.local_id in str(letter)
+            s.seq
+            for s in await world.phone.read_messages(chained.session)
+            if s.local_id in str(message)
         )
         deliver_again(tmp_path / "relay", chained.session.id, seq)
         await chained.send_text("!say after")
-        envelopes = await wait_for_answers(w, chained, "once", "after")
+        envelopes = await wait_for_answers(world, chained, "once", "after")
         assert find_refusal_notices(envelopes) == []
 
 
 @pytest.mark.req("gateway.replay.devices")
-async def test_devices_and_restored_ones_have_chains_of_their_own(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w, open_device(w.relay.url, w.phone.secret) as other:
-        session = await w.phone.wait_for_session()
-        mine, theirs = MessageChain(w.phone, session), MessageChain(other, session)
+async def test_each_device_and_each_restored_device_has_its_own_chain(tmp_path: Path) -> None:
+    async with (
+        open_world(tmp_path) as world,
+        open_device(world.relay.url, world.phone.secret) as other,
+    ):
+        session = await world.phone.wait_for_session()
+        mine, theirs = MessageChain(world.phone, session), MessageChain(other, session)
         await mine.send_text("!say a")
         await theirs.send_text("!say b")
         await mine.send_text("!say c")
         restored = MessageChain(other, session, device=theirs.device)
         await restored.send_text("!say d")
         await theirs.send_text("!say e")
-        envelopes = await wait_for_answers(w, mine, "a", "b", "c", "d", "e")
+        envelopes = await wait_for_answers(world, mine, "a", "b", "c", "d", "e")
         assert find_refusal_notices(envelopes) == []
-        # A machine that is paired again has other sessions, and devices begin anew in them.
-        await w.stop_gateway()
-        w.credentials = await pair_with_device(w.phone, w.relay.url)
-        for path in WebFolder(w.daemon.home).journal_folder.glob("*.jsonl"):
+        # A machine that is paired again has other sessions, and devices start new chains in them.
+        await world.stop_gateway()
+        world.credentials = await pair_with_device(world.phone, world.relay.url)
+        for path in WebFolder(world.daemon.home).journal_folder.glob("*.jsonl"):
             path.unlink()
-        await w.start_gateway()
+        await world.start_gateway()
         async with asyncio.timeout(20):
-            while (fresh := await w.phone.wait_for_session()).id == session.id:
+            while (fresh := await world.phone.wait_for_session()).id == session.id:
                 await asyncio.sleep(0.02)
-        paired = MessageChain(w.phone, fresh, device=mine.device)
+        paired = MessageChain(world.phone, fresh, device=mine.device)
         await paired.send_text("!say f")
-        await w.phone.wait_for_envelopes(fresh, lambda found: "f" in list_texts(found))
-        assert find_refusal_notices(await w.phone.read_envelopes(fresh)) == []
+        await world.phone.wait_for_envelopes(fresh, lambda envelopes: "f" in list_texts(envelopes))
+        assert find_refusal_notices(await world.phone.read_envelopes(fresh)) == []
 
 
 @pytest.mark.req("gateway.replay.restart")
 async def test_a_gateway_remembers_after_a_restart_and_after_its_journal_was_lost(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path) as w:
-        chained = MessageChain(w.phone, await w.phone.wait_for_session())
-        letter = await chained.send_text("!say one")
-        await wait_for_answers(w, chained, "one")
-        await w.stop_gateway()
-        await chained.send(letter, new_local_id())
-        await w.start_gateway()
-        assert find_refusal_reasons(await wait_for_notices(w, chained)) == ["repeat"]
+    async with open_world(tmp_path) as world:
+        chained = MessageChain(world.phone, await world.phone.wait_for_session())
+        message = await chained.send_text("!say one")
+        await wait_for_answers(world, chained, "one")
+        await world.stop_gateway()
+        await chained.send(message, new_local_id())
+        await world.start_gateway()
+        assert find_refusal_reasons(await wait_for_notices(world, chained)) == ["repeat"]
         await chained.send_text("!say two")
-        await wait_for_answers(w, chained, "one", "two")
-        await w.stop_gateway()
-        for path in WebFolder(w.daemon.home).journal_folder.glob("*.jsonl"):
+        await wait_for_answers(world, chained, "one", "two")
+        await world.stop_gateway()
+        for path in WebFolder(world.daemon.home).journal_folder.glob("*.jsonl"):
             path.unlink()
-        await w.start_gateway()
-        await chained.send(letter, new_local_id())
-        await wait_for_notices(w, chained, 2)
+        await world.start_gateway()
+        await chained.send(message, new_local_id())
+        await wait_for_notices(world, chained, 2)
         await chained.send_text("!say three")
-        envelopes = await w.phone.wait_for_envelopes(
-            chained.session, lambda found: "three" in list_texts(found)
+        envelopes = await world.phone.wait_for_envelopes(
+            chained.session, lambda envelopes: "three" in list_texts(envelopes)
         )
         assert list_texts(envelopes).count("one") == 1
         assert find_refusal_reasons(envelopes) == ["repeat", "repeat"]
@@ -213,74 +220,78 @@ async def test_a_gateway_remembers_after_a_restart_and_after_its_journal_was_los
 
 @pytest.mark.req("gateway.replay.restart")
 async def test_messages_from_before_an_update_cannot_be_repeated_after_it(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        chained = MessageChain(w.phone, await w.phone.wait_for_session())
-        await w.phone.send_text(chained.session, "!say old", local_id="old")
-        await wait_for_answers(w, chained, "old")
-        await w.stop_gateway()
-        for journal in WebFolder(w.daemon.home).journal_folder.glob("*.jsonl"):
+    async with open_world(tmp_path) as world:
+        chained = MessageChain(world.phone, await world.phone.wait_for_session())
+        await world.phone.send_text(chained.session, "!say old", local_id="old")
+        await wait_for_answers(world, chained, "old")
+        await world.stop_gateway()
+        for journal in WebFolder(world.daemon.home).journal_folder.glob("*.jsonl"):
             lines = [json.loads(line) for line in journal.read_text().splitlines()]
             for line in lines:
                 for key in ("mark", "learned", "memory"):
                     line.pop(key, None)
             journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        await w.start_gateway()
-        page = await w.phone.request("GET", f"/v3/sessions/{chained.session.id}/messages?limit=100")
+        await world.start_gateway()
+        page = await world.phone.request(
+            "GET", f"/v3/sessions/{chained.session.id}/messages?limit=100"
+        )
         (old,) = [one for one in page["messages"] if one["localId"] == "old"]
         message = {"content": old["content"]["c"], "localId": new_local_id()}
         path = f"/v3/sessions/{chained.session.id}/messages"
-        await w.phone.request("POST", path, {"messages": [message]})
-        assert find_refusal_reasons(await wait_for_notices(w, chained)) == ["repeat"]
+        await world.phone.request("POST", path, {"messages": [message]})
+        assert find_refusal_reasons(await wait_for_notices(world, chained)) == ["repeat"]
         await chained.send_text("!say new")
-        await wait_for_answers(w, chained, "old", "new")
+        await wait_for_answers(world, chained, "old", "new")
 
 
 @pytest.mark.req("gateway.replay.crash")
-async def test_killed_at_any_moment_it_neither_repeats_nor_loses_a_message(tmp_path: Path) -> None:
-    """Kills between reading, remembering and handing over; a relay that repeats all the time."""
+async def test_kills_at_any_moment_neither_repeat_nor_lose_a_message(tmp_path: Path) -> None:
+    """Kills between reading, storing and delivering, while the relay replays all the time."""
     chance = random.Random(7)
-    async with open_world(tmp_path, starts=False) as w:
-        (w.daemon.home / "config").mkdir()
-        (w.daemon.home / "config" / "web.toml").write_text(f'cwd = "{tmp_path / "work"}"\n')
-        gateway: KillableProcess = build_gateway_process(w.daemon.home, tmp_path / "gateway.log")
+    async with open_world(tmp_path, starts=False) as world:
+        (world.daemon.home / "config").mkdir()
+        (world.daemon.home / "config" / "web.toml").write_text(f'cwd = "{tmp_path / "work"}"\n')
+        gateway: KillableProcess = build_gateway_process(
+            world.daemon.home, tmp_path / "gateway.log"
+        )
         await gateway.start()
         try:
-            chained = MessageChain(w.phone, await w.phone.wait_for_session())
+            chained = MessageChain(world.phone, await world.phone.wait_for_session())
             for number in range(8):
-                letter = await chained.send_text(f"!say {number}")
-                await chained.send(letter, new_local_id())
+                message = await chained.send_text(f"!say {number}")
+                await chained.send(message, new_local_id())
                 await asyncio.sleep(chance.random() * 0.2)
                 await gateway.kill()
                 await gateway.start()
-            wanted = [str(number) for number in range(8)]
-            envelopes = await wait_for_answers(w, chained, *wanted)
-            await w.phone.wait_for_envelopes(
-                chained.session, lambda found: len(find_refusal_notices(found)) >= 8
+            expected = [str(number) for number in range(8)]
+            envelopes = await wait_for_answers(world, chained, *expected)
+            await world.phone.wait_for_envelopes(
+                chained.session, lambda envelopes: len(find_refusal_notices(envelopes)) >= 8
             )
-            envelopes = await w.phone.read_envelopes(chained.session)
+            envelopes = await world.phone.read_envelopes(chained.session)
         finally:
             await gateway.kill()
-        assert list_texts(envelopes) == wanted
+        assert list_texts(envelopes) == expected
         assert set(find_refusal_reasons(envelopes)) == {"repeat"}
 
 
 @pytest.mark.req("gateway.replay.bounds")
-async def test_a_flood_of_repeats_is_told_a_few_times_and_counted(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        chained = MessageChain(w.phone, await w.phone.wait_for_session())
-        letter = await chained.send_text("!say one")
-        await wait_for_answers(w, chained, "one")
-        messages = [{"content": letter.content, "localId": new_local_id()} for _ in range(100)]
+async def test_a_flood_of_replays_is_reported_a_few_times_and_counted(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        chained = MessageChain(world.phone, await world.phone.wait_for_session())
+        message = await chained.send_text("!say one")
+        await wait_for_answers(world, chained, "one")
+        messages = [{"content": message.content, "localId": new_local_id()} for _ in range(100)]
         path = f"/v3/sessions/{chained.session.id}/messages"
-        await w.phone.request("POST", path, {"messages": messages})
+        await world.phone.request("POST", path, {"messages": messages})
         await chained.send_text("!say two")
-        envelopes = await wait_for_answers(w, chained, "one", "two")
+        envelopes = await wait_for_answers(world, chained, "one", "two")
         # Equal lines within a millisecond are one line.
         assert 2 <= len(find_refusal_notices(envelopes)) <= NOTICES_AN_HOUR + 1
         assert "counts them" in find_refusal_notices(envelopes)[-1]
-        assert w.gateway is not None
-        assert w.gateway._conversations["crab"].journal.state.replay_guard is not None
-        assert w.gateway._conversations["crab"].journal.state.replay_guard.refused == 100
+        assert world.gateway is not None
+        assert world.gateway._conversations["crab"].journal.state.replay_guard is not None
+        assert world.gateway._conversations["crab"].journal.state.replay_guard.refused == 100
 
 
 # ── The memory itself ───────────────────────────────────────────────────────────────────────────
@@ -296,27 +307,27 @@ def make_mark(chain: str, counter: int, *, session: str = "s") -> MessageMark:
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 6)), max_size=60),
     st.integers(0, 60),
 )
-def test_whatever_a_relay_delivers_each_chain_is_acted_on_in_order_and_once(
+def test_each_chain_is_acted_on_in_order_and_once_whatever_a_relay_delivers(
     delivered: list[tuple[str, int]], restart: int
 ) -> None:
     memory = ReplayGuard()
-    taken: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    accepted: dict[str, list[int]] = {"a": [], "b": [], "c": []}
     for at, (chain, counter) in enumerate(delivered):
         if at == restart:
             memory = ReplayGuard(memory.to_state())
         one = make_mark(chain, counter)
         reason = memory.find_refusal_reason(one, "s")
         if reason is None:
-            taken[chain].append(counter)
+            accepted[chain].append(counter)
             memory.apply(one, "s")
         else:
             memory.apply(MessageMark(one.hash, "", one.chain, "", reason), "s")
-    for counters in taken.values():
+    for counters in accepted.values():
         assert counters == list(range(1, len(counters) + 1))
 
 
 @pytest.mark.req("gateway.replay.order")
-def test_each_kind_of_fault_has_a_reason_and_each_reason_a_sentence() -> None:
+def test_each_fault_has_a_reason_and_each_reason_a_message() -> None:
     memory = ReplayGuard()
     memory.apply(make_mark("a", 1), "s")
     memory.apply(make_mark("a", 2), "s")
@@ -334,7 +345,7 @@ def test_each_kind_of_fault_has_a_reason_and_each_reason_a_sentence() -> None:
 
 
 @pytest.mark.req("gateway.replay.bounds")
-def test_the_memory_has_bounds_and_forgets_no_chain() -> None:
+def test_the_guard_is_bounded_and_forgets_no_chain() -> None:
     memory = ReplayGuard()
     for number in range(MAX_CHAINS):
         memory.apply(make_mark(f"chain{number}", 1), "s")
@@ -349,7 +360,7 @@ def test_the_memory_has_bounds_and_forgets_no_chain() -> None:
 
 
 @pytest.mark.req("gateway.replay.plain")
-def test_refused_messages_of_a_chain_make_no_other_message_forgotten() -> None:
+def test_refused_messages_do_not_evict_remembered_hashes() -> None:
     memory = ReplayGuard()
     for counter in range(1, 2 * MAX_SEEN + 1):
         memory.apply(make_mark("a", counter), "s")

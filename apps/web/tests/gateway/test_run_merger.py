@@ -1,4 +1,4 @@
-"""However much of a turn was told as it happened, the log tells the rest of it once."""
+"""However much of a turn was written live, the log provides the rest once."""
 
 import asyncio
 from collections.abc import Iterator
@@ -42,10 +42,10 @@ def format_time(second: int) -> str:
 
 @st.composite
 def generate_turn(draw: st.DrawFn) -> list[wire.ConversationRecord]:
-    """What a log has of a turn: steps with calls, some steered, the last word and the end."""
+    """The log records of a turn: steps with calls, some steered, the answer and the end."""
     found = [wire.ConversationMessage(role="user", content=draw(words))]
     for step in range(draw(st.integers(0, 3))):
-        # Some models number their calls anew in every step.
+        # Some models number their calls from one in every step.
         calls = [
             wire.ToolCallInfo(id=f"c{number}", name="recall", arguments='{"query":"q"}')
             for number in range(draw(st.integers(1, 3)))
@@ -85,7 +85,7 @@ def generate_turn(draw: st.DrawFn) -> list[wire.ConversationRecord]:
 
 
 def generate_events(records: list[wire.ConversationRecord], size: int) -> Iterator[AnyRunEvent]:
-    """As the feed has them, texts in pieces of `size` characters."""
+    """The events of the feed, with texts in pieces of `size` characters."""
     yield RunBegan("")
     calls = 0
     for record in records[1:-1]:
@@ -117,20 +117,23 @@ def make_identity() -> SessionIdentity:
 
 
 class GatewayProcess:
-    """A gateway's part that tells, from its journal; `told` are the envelopes of all of them."""
+    """The parts of a gateway that write envelopes, restarted from its journal; `written` are the
+    envelopes of all of them."""
 
-    def __init__(self, who: SessionIdentity, path: Path, told: list[Envelope]) -> None:
+    def __init__(self, identity: SessionIdentity, path: Path, written: list[Envelope]) -> None:
         self._journal = ConversationJournal(path)
         self._journal.open()
         if not self._journal.state.session:
             self._journal.append(SessionOpened("s", "crab", "user"))
-        self._told = told
-        self._log = RecordLog(who)
-        self._teller = EnvelopeWriter(who, self._journal, GatewayConfig(), self._told.extend)
-        self.runs = RunMerger(who, self._teller, self._log, lambda: True)
+        self._written = written
+        self._log = RecordLog(identity)
+        self._writer = EnvelopeWriter(
+            identity, self._journal, GatewayConfig(), self._written.extend
+        )
+        self.runs = RunMerger(identity, self._writer, self._log, lambda: True)
 
     def read(self, records: list[wire.ConversationRecord]) -> None:
-        """The log has these by now."""
+        """The log has these records by now."""
         for position, record in enumerate(records):
             record.position = position
         start = max(self._log.position, self._journal.state.log_position)
@@ -146,7 +149,7 @@ class GatewayProcess:
         self.runs.write_entries()
 
     def flush_idle_text(self) -> None:
-        self._teller.flush_idle_text(0)
+        self._writer.flush_idle_text(0)
 
     def flush_and_close(self) -> None:
         asyncio.run(self._journal.flush())
@@ -154,7 +157,7 @@ class GatewayProcess:
 
 
 def list_content(envelopes: list[Envelope]) -> list[str]:
-    """What people read, in order, however it was cut into pieces."""
+    """What people read, in order, however it was split into pieces."""
     found: list[str] = []
     for envelope in envelopes:
         match envelope.ev:
@@ -176,7 +179,7 @@ def strip_spaces(text: str) -> str:
 
 
 def count_known_records(records: list[wire.ConversationRecord], steps: int, steers: int) -> int:
-    """How many records the log has at least, after so many steps and steers were heard."""
+    """How many records the log has at least after so many steps and steers."""
     for number, record in enumerate(records):
         if record.message.tool_calls:
             steps -= 1
@@ -190,25 +193,25 @@ def count_known_records(records: list[wire.ConversationRecord], steps: int, stee
 @pytest.mark.req("gateway.delivery.records")
 @given(generate_turn(), st.data())
 @settings(max_examples=40, deadline=None)
-def test_a_turn_that_was_heard_in_part_is_told_once_and_whole(
+def test_a_partly_received_turn_is_written_completely_and_once(
     tmp_path_factory: pytest.TempPathFactory,
     records: list[wire.ConversationRecord],
     data: st.DataObject,
 ) -> None:
-    folder = tmp_path_factory.mktemp("teller")
-    who = make_identity()
+    folder = tmp_path_factory.mktemp("writer")
+    identity = make_identity()
     whole: list[Envelope] = []
-    process = GatewayProcess(who, folder / "whole.jsonl", whole)
+    process = GatewayProcess(identity, folder / "whole.jsonl", whole)
     process.read(records)
     process.flush_and_close()
     check_order(whole)
 
-    told: list[Envelope] = []
-    process = GatewayProcess(who, folder / "parts.jsonl", told)
+    written: list[Envelope] = []
+    process = GatewayProcess(identity, folder / "parts.jsonl", written)
     events = list(generate_events(records, data.draw(st.sampled_from([1, 7, 3000]))))
-    heard = data.draw(st.integers(0, len(events)))
+    received_count = data.draw(st.integers(0, len(events)))
     steps = steers = 0
-    for second, what in enumerate(events[:heard]):
+    for second, what in enumerate(events[:received_count]):
         process.handle_event(what, second)
         steps += isinstance(what, ToolsCalled)
         steers += isinstance(what, RunSteered)
@@ -218,17 +221,17 @@ def test_a_turn_that_was_heard_in_part_is_told_once_and_whole(
             process.flush_idle_text()
     if data.draw(st.booleans()):
         process.flush_and_close()
-        process = GatewayProcess(who, folder / "parts.jsonl", told)
+        process = GatewayProcess(identity, folder / "parts.jsonl", written)
     process.runs.live_run = None
     process.read(records)
     process.flush_and_close()
-    assert list_content(told) == list_content(whole), format_envelopes(told)
-    check_order(told)
+    assert list_content(written) == list_content(whole), format_envelopes(written)
+    check_order(written)
 
 
 @pytest.mark.req("gateway.delivery.records")
-def test_words_of_a_run_wait_until_all_that_is_older_is_told(tmp_path: Path) -> None:
-    """The daemon died in the run before: the log has nothing but what it was to answer."""
+def test_text_of_a_run_waits_until_older_records_are_written(tmp_path: Path) -> None:
+    """The daemon died in the earlier run: the log has nothing but its message."""
     texts = [("dead", "one"), (RUN, "two")]
     records = [
         wire.ConversationRecord(
@@ -238,12 +241,12 @@ def test_words_of_a_run_wait_until_all_that_is_older_is_told(tmp_path: Path) -> 
         )
         for number, (run, text) in enumerate(texts)
     ]
-    told: list[Envelope] = []
-    process = GatewayProcess(make_identity(), tmp_path / "j.jsonl", told)
+    written: list[Envelope] = []
+    process = GatewayProcess(make_identity(), tmp_path / "j.jsonl", written)
     process.handle_event(RunBegan(""), 0)
     process.handle_event(TextPiece("half "), 1)
     process.handle_event(TextPiece("an answer"), 2)
-    assert told == []
+    assert written == []
     process.read(records)
     process.handle_event(TextPiece(" and on"), 3)
     process.flush_idle_text()
@@ -262,14 +265,14 @@ def test_words_of_a_run_wait_until_all_that_is_older_is_told(tmp_path: Path) -> 
         [*records, wire.ConversationRecord(message=answer), wire.ConversationRecord(run_end=end)]
     )
     process.flush_and_close()
-    check_order(told)
-    said = [(e.role, e.ev.text) for e in told if isinstance(e.ev, TextEvent)]
-    assert said == [("user", "one"), ("user", "two"), ("agent", "half an answer and on")]
-    assert [e.ev.status for e in told if isinstance(e.ev, TurnEnd)] == ["failed", "completed"]
+    check_order(written)
+    shown_texts = [(e.role, e.ev.text) for e in written if isinstance(e.ev, TextEvent)]
+    assert shown_texts == [("user", "one"), ("user", "two"), ("agent", "half an answer and on")]
+    assert [e.ev.status for e in written if isinstance(e.ev, TurnEnd)] == ["failed", "completed"]
 
 
 @pytest.mark.req("gateway.delivery.migration")
-def test_a_journal_without_a_position_knows_what_is_told_by_number_and_by_time() -> None:
+def test_without_a_position_written_records_are_known_by_number_and_time() -> None:
     messages = [
         wire.ConversationRecord(
             message=wire.ConversationMessage(
@@ -283,18 +286,18 @@ def test_a_journal_without_a_position_knows_what_is_told_by_number_and_by_time()
     base = 1767225600_000
 
     def untold(position: int, through: int) -> list[int]:
-        told = WrittenRecords(position, through)
-        return [record.message.id for record in messages if not told.contains(record)]
+        written = WrittenRecords(position, through)
+        return [record.message.id for record in messages if not written.contains(record)]
 
     assert untold(0, 0) == [0, 1, 2, 3]
     assert untold(1, 0) == [1, 2, 3]
-    # In the very millisecond in which a turn ended, the next one may have begun.
+    # In the millisecond in which a turn ended, the next one may have begun.
     assert untold(0, base + 2000) == [2, 3]
     assert untold(0, base + 3000) == []
 
 
 @pytest.mark.req("gateway.delivery.migration")
 @given(st.text(alphabet="ab \n", max_size=30), st.integers(0, 30))
-def test_spaces_are_not_counted_in_what_is_told(text: str, count: int) -> None:
+def test_spaces_are_not_counted_as_written(text: str, count: int) -> None:
     place = skip_characters(text, count)
     assert len(strip_spaces(text[:place])) == min(count, len(strip_spaces(text)))

@@ -1,4 +1,4 @@
-"""Generations: a conversation goes on in another session, with another key."""
+"""Session renewal: a conversation continues in another session, with another key."""
 
 import asyncio
 from pathlib import Path
@@ -47,7 +47,7 @@ async def wait_for_session(device: DeviceClient, of: str) -> DeviceSession:
 
 
 async def wait_for_other_session(device: DeviceClient, than: DeviceSession) -> DeviceSession:
-    """The one that shows the same agent now."""
+    """Wait for another session of the same agent."""
     async with asyncio.timeout(20):
         while True:
             for one in await device.list_sessions():
@@ -58,137 +58,140 @@ async def wait_for_other_session(device: DeviceClient, than: DeviceSession) -> D
 
 
 @pytest.mark.req("gateway.spawn")
-async def test_a_device_that_wants_a_session_of_an_agent_is_shown_the_one_there_is(
+async def test_a_device_that_asks_for_a_session_gets_the_existing_one(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path) as w:
-        there = await w.phone.wait_for_session()
-        await w.phone.connect()
-        assert (await open_machine(w.phone)).metadata["machineKind"] == "crabtalk"
-        shown = {"type": "success", "sessionId": there.id}
-        assert await request_session(w.phone, agent="crab", directory="/") == shown
-        assert await request_session(w.phone, agent="claude", directory="/home/me/crab") == shown
-        refused = await request_session(w.phone, agent="claude")
+    async with open_world(tmp_path) as world:
+        current = await world.phone.wait_for_session()
+        await world.phone.connect()
+        assert (await open_machine(world.phone)).metadata["machineKind"] == "crabtalk"
+        expected = {"type": "success", "sessionId": current.id}
+        assert await request_session(world.phone, agent="crab", directory="/") == expected
+        assert (
+            await request_session(world.phone, agent="claude", directory="/home/me/crab")
+            == expected
+        )
+        refused = await request_session(world.phone, agent="claude")
         assert refused["type"] == "error"
         assert "crab" in refused["errorMessage"]
-        await w.phone.call_method(there, "killSession")
-        assert await request_session(w.phone, agent="crab") == shown
+        await world.phone.call_method(current, "killSession")
+        assert await request_session(world.phone, agent="crab") == expected
         async with asyncio.timeout(20):
-            while (await w.phone.wait_for_session()).metadata["lifecycleState"] != "running":
+            while (await world.phone.wait_for_session()).metadata["lifecycleState"] != "running":
                 await asyncio.sleep(0.02)
 
 
 @pytest.mark.req("gateway.generations")
-async def test_a_fresh_session_has_another_key_and_goes_on_after_restarts(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w, w.daemon.client() as client:
-        old = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await w.phone.send_text(old, "!say before")
-        await w.phone.wait_for_turns(old)
-        answer = await request_session(w.phone, agent="crab", fresh=True)
+async def test_a_fresh_session_has_another_key_and_survives_restarts(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world, world.daemon.client() as client:
+        old = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await world.phone.send_text(old, "!say before")
+        await world.phone.wait_for_turns(old)
+        answer = await request_session(world.phone, agent="crab", fresh=True)
         assert answer["type"] == "success", answer
-        fresh = await wait_for_session(w.phone, answer["sessionId"])
+        fresh = await wait_for_session(world.phone, answer["sessionId"])
         assert fresh.id != old.id
         assert fresh.key != old.key
-        await w.phone.send_text(fresh, "!say one")
-        assert list_texts(check_order(await w.phone.wait_for_turns(fresh))) == ["one"]
-        past = await wait_for_session(w.phone, old.id)
+        await world.phone.send_text(fresh, "!say one")
+        assert list_texts(check_order(await world.phone.wait_for_turns(fresh))) == ["one"]
+        past = await wait_for_session(world.phone, old.id)
         assert past.metadata["lifecycleState"] == "archived"
         assert past.metadata["continuedBy"] == fresh.id
-        assert list_texts(await w.phone.read_envelopes(past)) == ["before"]
-        await w.stop_gateway()
+        assert list_texts(await world.phone.read_envelopes(past)) == ["before"]
+        await world.stop_gateway()
         await collect_events(client.stream("crab", "!say two"))
-        await w.start_gateway()
-        await w.phone.send_text(fresh, "!say three")
-        envelopes = check_order(await w.phone.wait_for_turns(fresh, 3))
+        await world.start_gateway()
+        await world.phone.send_text(fresh, "!say three")
+        envelopes = check_order(await world.phone.wait_for_turns(fresh, 3))
         assert list_texts(envelopes) == ["one", "two", "three"]
-        said = [m["text"] for m in w.daemon.read_messages() if m["role"] == "user"]
-        assert said == ["!say before", "!say one", "!say two", "!say three"]
-        await delete_journals(w)
-        await w.phone.send_text(fresh, "!say four")
-        assert list_texts(check_order(await w.phone.wait_for_turns(fresh, 4)))[-1] == "four"
+        texts = [m["text"] for m in world.daemon.read_messages() if m["role"] == "user"]
+        assert texts == ["!say before", "!say one", "!say two", "!say three"]
+        await delete_journals(world)
+        await world.phone.send_text(fresh, "!say four")
+        assert list_texts(check_order(await world.phone.wait_for_turns(fresh, 4)))[-1] == "four"
 
 
-async def delete_journals(w: WebGatewayWorld) -> None:
-    await w.stop_gateway()
-    for path in WebFolder(w.daemon.home).journal_folder.iterdir():
+async def delete_journals(world: WebGatewayWorld) -> None:
+    await world.stop_gateway()
+    for path in WebFolder(world.daemon.home).journal_folder.iterdir():
         path.unlink()
-    await w.start_gateway()
+    await world.start_gateway()
 
 
 @pytest.mark.req("gateway.generations")
-async def test_none_is_begun_while_the_agent_is_at_work(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        there = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await w.phone.send_text(there, "!say a\n!hang")
-        await w.phone.wait_for_envelopes(
-            there, lambda found: "turn-start" in list_event_tags(found)
+async def test_no_session_is_renewed_during_a_turn(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        current = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await world.phone.send_text(current, "!say a\n!hang")
+        await world.phone.wait_for_envelopes(
+            current, lambda envelopes: "turn-start" in list_event_tags(envelopes)
         )
-        refused = await request_session(w.phone, agent="crab", fresh=True)
+        refused = await request_session(world.phone, agent="crab", fresh=True)
         assert refused["type"] == "error"
         assert "at work" in refused["errorMessage"]
-        await w.phone.call_method(there, "abort")
-        await w.phone.wait_for_turns(there)
-        assert (await request_session(w.phone, agent="crab", fresh=True))["type"] == "success"
+        await world.phone.call_method(current, "abort")
+        await world.phone.wait_for_turns(current)
+        assert (await request_session(world.phone, agent="crab", fresh=True))["type"] == "success"
 
 
 @pytest.mark.req("web.cli.renew")
-async def test_a_person_begins_one_from_the_command_line(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w:
-        old = await w.phone.wait_for_session()
-        await w.phone.connect()
-        await w.phone.call_method(old, "abort")  # who answers is there
-        outcome = await run_web_command("renew", "crab", "--home", w.daemon.home)
-        fresh = await wait_for_other_session(w.phone, old)
+async def test_the_command_line_can_renew_a_session(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        old = await world.phone.wait_for_session()
+        await world.phone.connect()
+        await world.phone.call_method(old, "abort")  # the session answers, so it is registered
+        outcome = await run_web_command("renew", "crab", "--home", world.daemon.home)
+        fresh = await wait_for_other_session(world.phone, old)
         assert fresh.id in outcome.output
-        unknown = await run_web_command("renew", "heron", "--home", w.daemon.home)
+        unknown = await run_web_command("renew", "heron", "--home", world.daemon.home)
         assert unknown.code == 1
         assert "there are crab, owl" in unknown.err
-        await w.stop_gateway()
-        alone = await run_web_command("renew", "crab", "--home", w.daemon.home)
+        await world.stop_gateway()
+        alone = await run_web_command("renew", "crab", "--home", world.daemon.home)
         assert alone.code == 1
         assert "crabtalk-web gateway" in alone.err
 
 
 @pytest.mark.req("gateway.generations.cleared")
-async def test_one_that_is_cleared_as_soon_as_it_was_told_begins_another_session(
+async def test_a_conversation_cleared_right_after_a_turn_begins_another_session(
     tmp_path: Path,
 ) -> None:
-    """Before anybody has looked how many messages there are."""
-    async with open_world(tmp_path) as w, w.daemon.client() as client:
-        old = await w.phone.wait_for_session()
+    """Before the gateway has looked how many messages there are."""
+    async with open_world(tmp_path) as world, world.daemon.client() as client:
+        old = await world.phone.wait_for_session()
         await collect_events(client.stream("crab", "!say one"))
-        await w.phone.wait_for_turns(old)
+        await world.phone.wait_for_turns(old)
         (stored,) = (await client.list_conversations("crab")).conversations
         await client.delete_conversation(stored.file_path)
-        await wait_for_other_session(w.phone, old)
+        await wait_for_other_session(world.phone, old)
 
 
 @pytest.mark.req("gateway.generations.cleared")
-async def test_a_conversation_that_was_cleared_begins_another_session(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as w, w.daemon.client() as client:
-        old = await w.phone.wait_for_session()
+async def test_a_cleared_conversation_begins_another_session(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world, world.daemon.client() as client:
+        old = await world.phone.wait_for_session()
         for word in ("one", "two"):
             await collect_events(client.stream("crab", f"!say {word}"))
-        await w.phone.wait_for_turns(old, 2)
-        await w.stop_gateway()
-        await w.start_gateway()
+        await world.phone.wait_for_turns(old, 2)
+        await world.stop_gateway()
+        await world.start_gateway()
         (stored,) = (await client.list_conversations("crab")).conversations
         await client.delete_conversation(stored.file_path)
-        fresh = await wait_for_other_session(w.phone, old)
-        assert list_texts(await w.phone.read_envelopes(old)) == ["one", "two"]
-        await w.phone.send_text(fresh, "!say anew")
-        assert list_texts(check_order(await w.phone.wait_for_turns(fresh))) == ["anew"]
-        await w.stop_gateway()
+        fresh = await wait_for_other_session(world.phone, old)
+        assert list_texts(await world.phone.read_envelopes(old)) == ["one", "two"]
+        await world.phone.send_text(fresh, "!say anew")
+        assert list_texts(check_order(await world.phone.wait_for_turns(fresh))) == ["anew"]
+        await world.stop_gateway()
         (stored,) = (await client.list_conversations("crab")).conversations
         await client.delete_conversation(stored.file_path)
         for word in ("again", "and", "again"):
             await collect_events(client.stream("crab", f"!say {word}"))
-        await w.start_gateway()
+        await world.start_gateway()
         async with asyncio.timeout(20):
-            while (last := await wait_for_other_session(w.phone, old)).id == fresh.id:
+            while (last := await wait_for_other_session(world.phone, old)).id == fresh.id:
                 await asyncio.sleep(0.05)
-        envelopes = check_order(await w.phone.wait_for_turns(last, 3))
+        envelopes = check_order(await world.phone.wait_for_turns(last, 3))
         assert list_texts(envelopes) == ["again", "and", "again"]
-        assert list_texts(await w.phone.read_envelopes(fresh)) == ["anew"]
+        assert list_texts(await world.phone.read_envelopes(fresh)) == ["anew"]

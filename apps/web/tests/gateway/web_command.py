@@ -1,4 +1,4 @@
-"""The `crabtalk-web` command as a process of its own."""
+"""The `crabtalk-web` command as a separate process."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ class WebCommandResult:
 
     @property
     def output(self) -> str:
-        """What it printed, having succeeded without another word."""
+        """Its output; asserts that it succeeded without errors."""
         assert (self.code, self.err) == (0, ""), self
         return self.out
 
@@ -43,7 +43,7 @@ class RunningWebCommand:
     lines: list[str] = field(default_factory=list)
 
     async def wait_for_line(self, pattern: str) -> re.Match[str]:
-        """In the next line of its output that has it."""
+        """Wait for a line with this text."""
         assert self.process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             while line := (await self.process.stdout.readline()).decode():

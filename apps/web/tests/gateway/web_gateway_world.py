@@ -1,4 +1,4 @@
-"""A daemon, a relay, a gateway and a phone, with everything real but the model."""
+"""A daemon, a relay, a gateway and a phone; everything is real but the model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ class WebGatewayWorld:
         return self.gateway
 
     async def release_model(self) -> None:
-        """Has the model go on, once it waits."""
+        """Let the model continue, once it is waiting."""
         async with asyncio.timeout(PATIENCE):
             while not self.daemon.model.release():
                 await asyncio.sleep(0.005)
@@ -57,7 +57,7 @@ class WebGatewayWorld:
 async def start_gateway(
     home: Path, credentials: RelayCredentials, config: GatewayConfig
 ) -> tuple[WebGateway, asyncio.Task[None]]:
-    """A gateway in this process, once daemon and relay have it."""
+    """Start a gateway in this process, and wait until it is connected."""
     gateway = WebGateway(home, credentials, config, grace=0.5, audit_every=1.0)
     task = asyncio.ensure_future(gateway.run())
     async with asyncio.timeout(PATIENCE):
@@ -80,7 +80,7 @@ def read_config(config: GatewayConfig) -> dict[str, Any]:
 async def pair_with_device(
     device: DeviceClient, url: str, *, in_the_old_way: bool = False
 ) -> RelayCredentials:
-    """A machine that `device` has let into its account."""
+    """Pair a machine with the account of `device`."""
     async with RelayHttp(url) as http:
         pairing = MachinePairing(http)
         assert await pairing.request_approval() is None
@@ -109,10 +109,10 @@ async def open_world(
         credentials = await pair_with_device(device, relay.url)
         WebFolder(daemon.home).prepare()
         credentials.save(WebFolder(daemon.home).credentials_file)
-        made = WebGatewayWorld(daemon, relay, device, credentials, settings)
+        world = WebGatewayWorld(daemon, relay, device, credentials, settings)
         try:
             if starts:
-                await made.start_gateway()
-            yield made
+                await world.start_gateway()
+            yield world
         finally:
-            await made.stop_gateway()
+            await world.stop_gateway()

@@ -17,26 +17,26 @@ LIMITS = RelayLimits(strangers_requests=100_000, accounts_an_hour=100_000, uploa
 async def relay(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RelayServer]:
     folder = tmp_path_factory.mktemp("relay")
     config = RelayConfig(folder, port=0, durability="os", static=PAGE, limits=LIMITS)
-    async with RelayServer(config) as made:
-        yield made
+    async with RelayServer(config) as server:
+        yield server
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def person(relay: RelayServer) -> AsyncIterator[DeviceClient]:
-    """Somebody with an account, whose other device is a phone."""
+    """A person with an account, whose other device is a phone."""
     async with open_device(relay.url) as device:
         yield device
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def one(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
-    """A tab of a browser that has never been anywhere."""
-    async with open_page_tab(browser, relay.url) as made:
-        yield made
+async def tab(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
+    """A tab of a new browser."""
+    async with open_page_tab(browser, relay.url) as opened:
+        yield opened
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def idle(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
-    """A tab for all that needs no account and keeps nothing."""
-    async with open_page_tab(browser, relay.url) as made:
-        yield made
+async def shared_tab(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
+    """A tab for tests that need no account and store nothing."""
+    async with open_page_tab(browser, relay.url) as opened:
+        yield opened

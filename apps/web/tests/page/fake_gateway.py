@@ -1,4 +1,5 @@
-"""A room: a session of somebody's account, in which a test says what a gateway would."""
+"""A fake gateway: a session of a person's account, in which a test writes the gateway's
+messages."""
 
 import uuid
 from typing import Any
@@ -14,22 +15,22 @@ async def create_session(
     person: DeviceClient, agent: str = "crab", **metadata: Any
 ) -> DeviceSession:
     key = new_key()
-    told = {"name": agent, "host": "attic", "path": "/", **metadata}
+    fields = {"name": agent, "host": "attic", "path": "/", **metadata}
     wrapped = to_base64(wrap_key(person.secret.content_keys.public, key))
-    made = await person.request(
+    reply = await person.request(
         "POST",
         "/v1/sessions",
         {
             "tag": uuid.uuid4().hex,
-            "metadata": DataSealer(key).seal(told),
+            "metadata": DataSealer(key).seal(fields),
             "dataEncryptionKey": wrapped,
         },
     )
-    return DeviceSession(made["session"]["id"], key, told)
+    return DeviceSession(reply["session"]["id"], key, fields)
 
 
 def build_text_body(number: int, text: str = "") -> dict[str, Any]:
-    """What an agent says, in a turn that was over at once."""
+    """A text of the agent, in a turn of its own."""
     return build_body(number, {"t": "text", "text": text or f"said {number}"})
 
 
@@ -47,7 +48,7 @@ def build_body(number: int, event: dict[str, Any], **more: Any) -> dict[str, Any
 
 
 async def send_bodies(person: DeviceClient, session: DeviceSession, *bodies: Any) -> None:
-    """Sends all of them, as fast as the relay takes them."""
+    """Send all of them, as fast as the relay accepts them."""
     for first in range(0, len(bodies), BATCH):
         messages = [
             {"content": session.sealer.seal(body), "localId": uuid.uuid4().hex}

@@ -1,4 +1,4 @@
-"""A tab with the page's modules and without its screen: what they do is asked of them directly."""
+"""A tab with the page's modules and without its views: tests call the modules directly."""
 
 import asyncio
 import json
@@ -17,14 +17,14 @@ from crabtalk_web.sealing import to_backup_text
 
 PAGE = Path(crabtalk_web.__file__).with_name("page")
 PATIENCE = 25
-# Of the same origin, under the same policy, and nothing in it runs by itself.
+# Same origin and policy, and nothing in it runs by itself.
 BLANK = "/trusted.js"
 ICON = "favicon.ico"
 DEVICE = """async () => {
   const { Device } = await import("/device/device.js");
   window.device = await Device.open();
 }"""
-# The rows as a tree of what can be seen of them.
+# The rows as a tree of their visible properties.
 TREE = """
 const tree = (rows) => rows.map(({ revision, children, files, ...row }) => ({
   ...row,
@@ -46,13 +46,14 @@ class PageTab:
         await self.page.goto(self.url + BLANK)
 
     async def evaluate(self, script: str, given: Any = None) -> Any:
-        """What an async function of these lines gives; `given` is in it, and `tree`."""
-        # As one text: a browser that is handed ten thousand objects one by one takes a minute.
+        """Return the result of an async function with this body, which can use `given` and
+        `tree`."""
+        # As one text: passing ten thousand objects one by one takes a minute.
         lines = f"async (text) => {{ const given = JSON.parse(text); {TREE} {script} }}"
         return await self.page.evaluate(lines, json.dumps(given))
 
     async def wait_for(self, condition: str, given: Any = None) -> Any:
-        """What it gives, once that is not falsy."""
+        """Return the result once it is truthy."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 if found := await self.evaluate(f"return {condition};", given):
@@ -62,12 +63,12 @@ class PageTab:
     # ── A device ────────────────────────────────────────────────────────────────────────────
 
     async def start_device(self) -> str:
-        """The device of this browser; says its stage."""
+        """Start the device of this browser, and return its stage."""
         await self.page.evaluate(DEVICE)
         return str(await self.evaluate("return device.stage;"))
 
     async def log_in(self, person: DeviceClient) -> None:
-        """As another device of theirs."""
+        """Log in as another device of the person."""
         await self.start_device()
         await self.evaluate(
             "await device.restore(given);",
@@ -80,12 +81,12 @@ class PageTab:
         return await self.start_device()
 
     async def open_session(self, session: str) -> None:
-        """Opens a session, and waits until it was brought up to date."""
+        """Open a session, and wait until it is up to date."""
         await self.wait_for("device.session(given)", session)
         await self.evaluate("await device.session(given).open();", session)
 
     async def read_texts(self, session: str) -> list[str]:
-        """The words of its rows, from top to bottom."""
+        """The texts of its rows, from top to bottom."""
         found: list[str] = await self.evaluate(
             "return device.session(given).story.rows.map(({ text }) => text).filter(Boolean);",
             session,
@@ -93,7 +94,7 @@ class PageTab:
         return found
 
     async def go_offline(self) -> None:
-        """Nobody answers any more but the files of the page."""
+        """Block all requests but those for the page's files."""
         self.is_offline = True
         self.watch.allow_faults("ERR_", "WebSocket", "Failed to load")
         for socket in self._sockets:
@@ -126,16 +127,16 @@ class PageTab:
 
 @asynccontextmanager
 async def open_page_tab(
-    browser: Browser, url: str, *, wired: bool = False
+    browser: Browser, url: str, *, can_go_offline: bool = False
 ) -> AsyncIterator[PageTab]:
-    """Afterwards, that nothing went wrong in it. One that is wired can be cut off."""
+    """Asserts at the end that there were no faults. `can_go_offline` lets a test block requests."""
     async with open_browser_page(browser, url) as (page, watch):
-        made = PageTab(page, watch, url)
+        tab = PageTab(page, watch, url)
         watch.allow_faults(ICON)
-        if wired:
-            await made.intercept_network()
-        await made.open()
-        yield made
+        if can_go_offline:
+            await tab.intercept_network()
+        await tab.open()
+        yield tab
         watch.check()
 
 

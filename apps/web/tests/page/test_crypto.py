@@ -1,4 +1,4 @@
-"""The page's cryptography is that of everybody else, with the browser's curves and without."""
+"""The page's cryptography is compatible with others', with the browser's curves and without."""
 
 import os
 from typing import Any
@@ -54,10 +54,10 @@ async def run_crypto(tab: PageTab, script: str, **given: Any) -> Any:
 
 
 @pytest.mark.req("page.crypto")
-async def test_keys_of_an_account_are_the_same_in_the_browser_and_in_numbers(idle: PageTab) -> None:
+async def test_account_keys_are_the_same_with_webcrypto_and_without(shared_tab: PageTab) -> None:
     person = MasterSecret(new_key())
     found = await run_crypto(
-        idle,
+        shared_tab,
         """
         const secret = from(given.secret);
         const content = await keys.contentKeys(secret);
@@ -85,11 +85,11 @@ async def test_keys_of_an_account_are_the_same_in_the_browser_and_in_numbers(idl
 
 
 @pytest.mark.req("page.crypto")
-async def test_boxes_open_both_ways_with_keys_of_the_browser_and_with_bytes(idle: PageTab) -> None:
+async def test_boxes_open_both_ways_with_webcrypto_keys_and_with_bytes(shared_tab: PageTab) -> None:
     pair, key = PairingSecret(), new_key()
     person = MasterSecret(new_key())
     found = await run_crypto(
-        idle,
+        shared_tab,
         """
         const pair = await keys.exchangeKeys(from(given.mine));
         const raw = from(given.mine);
@@ -105,7 +105,7 @@ async def test_boxes_open_both_ways_with_keys_of_the_browser_and_with_bytes(idle
           opened: [await open(pair.secret, given.sealed), await open(raw, given.sealed)],
           damaged: await boxes.openBox(raw, damaged),
           short: await boxes.openBox(raw, damaged.subarray(9)),
-          nobody: await boxes.sealBox(new Uint8Array(32), Uint8Array.of(1)),
+          invalid: await boxes.sealBox(new Uint8Array(32), Uint8Array.of(1)),
           key: to(await boxes.unwrapKey(content.secret, from(given.wrapped))),
           other: await boxes.unwrapKey(pair.secret, from(given.wrapped)),
           sealed: to(await boxes.sealBox(from(given.theirs), from(given.key))),
@@ -120,18 +120,18 @@ async def test_boxes_open_both_ways_with_keys_of_the_browser_and_with_bytes(idle
     assert [decode_base64(each) for each in found["public"]] == [pair.public_key] * 2
     assert [decode_base64(each) for each in found["opened"]] == [b"a crab"] * 2
     assert (found["damaged"], found["short"]) == (None, None)
-    assert found["nobody"] is None
+    assert found["invalid"] is None
     assert decode_base64(found["key"]) == key
     assert found["other"] is None
     assert open_box(pair.secret, decode_base64(found["sealed"])) == key
 
 
 @pytest.mark.req("page.crypto")
-async def test_values_are_sealed_as_the_gateway_seals_them(idle: PageTab) -> None:
+async def test_values_are_sealed_as_the_gateway_seals_them(shared_tab: PageTab) -> None:
     key = new_key()
     value = {"name": "crab \N{CRAB}", "lines": "a\u2028b", "n": [1, None, True]}
     found = await run_crypto(
-        idle,
+        shared_tab,
         """
         const key = await sealing.importKey(from(given.key));
         const other = await sealing.newKey();
@@ -160,12 +160,12 @@ async def test_values_are_sealed_as_the_gateway_seals_them(idle: PageTab) -> Non
 
 
 @pytest.mark.req("page.crypto")
-async def test_files_of_every_size_are_sealed_as_everybody_does(idle: PageTab) -> None:
+async def test_files_of_every_size_are_sealed_compatibly(shared_tab: PageTab) -> None:
     key = new_key()
     plains = [os.urandom(n) for n in (0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000, 70_001)]
     plains += [b"\xff" * 1023, b"\0" * 4096]
     found = await run_crypto(
-        idle,
+        shared_tab,
         """
         const key = from(given.key);
         return {
@@ -191,17 +191,17 @@ async def test_files_of_every_size_are_sealed_as_everybody_does(idle: PageTab) -
 
 
 @pytest.mark.req("page.crypto.fast")
-async def test_ten_megabytes_are_sealed_beside_the_page_in_less_than_a_second(
-    idle: PageTab,
+async def test_ten_megabytes_are_sealed_in_a_worker_in_less_than_a_second(
+    shared_tab: PageTab,
 ) -> None:
     key = new_key()
     found = await run_crypto(
-        idle,
+        shared_tab,
         """
         const { openFile, sealFile } = await import("/crypto/blobs.js");
         const key = from(given.key);
         let [best, sealed] = [Infinity, null];
-        // Whoever else is at work on this machine, once is enough.
+        // The machine may be busy, so one fast run is enough.
         for (let round = 0; round < 20 && best > 900; round += 1) {
           const plain = new Uint8Array(10 * 1024 * 1024).fill(7);
           const start = performance.now();
@@ -224,12 +224,12 @@ async def test_ten_megabytes_are_sealed_beside_the_page_in_less_than_a_second(
 
 
 @pytest.mark.req("page.crypto.backup")
-async def test_backup_words_are_read_as_people_write_them(idle: PageTab) -> None:
+async def test_backup_texts_are_read_with_common_mistakes(shared_tab: PageTab) -> None:
     secret = new_key()
     words = to_backup_text(secret)
     looks = words.lower().replace("o", "0").replace("i", "1").replace("b", "8").replace("g", "9")
     found = await run_crypto(
-        idle,
+        shared_tab,
         """
         const read = (text) => { const b = backup.fromWords(text); return b && to(b); };
         return { words: backup.toWords(from(given.secret)), read: given.texts.map(read) };""",
@@ -252,10 +252,10 @@ async def test_backup_words_are_read_as_people_write_them(idle: PageTab) -> None
 
 
 @pytest.mark.req("page.crypto")
-async def test_texts_that_are_not_bytes_are_none(idle: PageTab) -> None:
+async def test_invalid_base64_is_null(shared_tab: PageTab) -> None:
     data = os.urandom(20_000)
     found = await run_crypto(
-        idle,
+        shared_tab,
         """
         const link = bytes.toBase64url(from(given.data));
         return {

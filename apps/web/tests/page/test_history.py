@@ -1,4 +1,4 @@
-"""Histories: nothing is skipped and nothing comes twice, in pages, live and after an absence."""
+"""Histories: nothing is skipped or doubled, in pages, live and after an absence."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from crabtalk_web.sealing import to_backup_text
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Counts what is read from disk, from now on.
+# Counts reads from disk, from now on.
 COUNTED = """
 window.counted = 0;
 const getAll = IDBObjectStore.prototype.getAll;
@@ -35,9 +35,9 @@ IDBObjectStore.prototype.getAll = function (...given) {
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def wired(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
-    async with open_page_tab(browser, relay.url, wired=True) as made:
-        yield made
+async def wired_tab(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
+    async with open_page_tab(browser, relay.url, can_go_offline=True) as tab:
+        yield tab
 
 
 def list_said(first: int, last: int) -> list[str]:
@@ -46,29 +46,29 @@ def list_said(first: int, last: int) -> list[str]:
 
 @pytest.mark.req("page.history.newest")
 @pytest.mark.req("page.history.older")
-async def test_a_long_conversation_opens_with_its_newest_page_and_is_read_on_to_the_first(
-    wired: PageTab, person: DeviceClient
+async def test_a_long_conversation_opens_with_its_newest_page_and_loads_back_to_the_first(
+    wired_tab: PageTab, person: DeviceClient
 ) -> None:
-    one = wired
+    tab = wired_tab
     session = await create_session(person, agent="keeper")
     await send_bodies(person, session, *(build_text_body(number) for number in range(1, 1101)))
-    await one.log_in(person)
-    await one.open_session(session.id)
-    assert (await one.read_texts(session.id))[-1] == "said 1100"
-    history = await one.evaluate("return device.session(given).history;", session.id)
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    assert (await tab.read_texts(session.id))[-1] == "said 1100"
+    history = await tab.evaluate("return device.session(given).history;", session.id)
     assert (history["state"], history["hasOlder"], history["total"]) == ("idle", True, 1100)
-    # All of it comes to this device in its own time; nobody has to scroll for that.
-    await one.wait_for("device.session(given).isWhole", session.id)
-    assert await one.evaluate("return device.session(given).story.rows.length;", session.id) == 200
-    # Opened without anybody to ask, it reads one page and no more.
-    await one.go_offline()
-    await one.page.reload()
-    await one.evaluate(COUNTED)
-    await one.start_device()
-    await one.evaluate("await device.session(given).open();", session.id)
-    assert await one.evaluate("return window.counted;") == 200
-    assert await one.read_texts(session.id) == list_said(901, 1100)
-    loaded = await one.evaluate(
+    # All of it is fetched in the background; the person need not scroll.
+    await tab.wait_for("device.session(given).isWhole", session.id)
+    assert await tab.evaluate("return device.session(given).story.rows.length;", session.id) == 200
+    # Opened offline, it reads one page and no more.
+    await tab.go_offline()
+    await tab.page.reload()
+    await tab.evaluate(COUNTED)
+    await tab.start_device()
+    await tab.evaluate("await device.session(given).open();", session.id)
+    assert await tab.evaluate("return window.counted;") == 200
+    assert await tab.read_texts(session.id) == list_said(901, 1100)
+    loaded = await tab.evaluate(
         """const session = device.session(given);
         const sizes = [];
         while (session.history.hasOlder) {
@@ -79,44 +79,47 @@ async def test_a_long_conversation_opens_with_its_newest_page_and_is_read_on_to_
         session.id,
     )
     assert loaded == [400, 600, 800, 1000, 1100]
-    assert await one.read_texts(session.id) == list_said(1, 1100)
+    assert await tab.read_texts(session.id) == list_said(1, 1100)
 
 
 @pytest.mark.req("page.history.older")
-async def test_pages_that_cannot_be_had_are_told_and_can_be_asked_for_again(
-    wired: PageTab, person: DeviceClient
+async def test_pages_that_fail_to_load_are_reported_and_can_be_retried(
+    wired_tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, *(build_text_body(number) for number in range(1, 301)))
-    wired.watch.allow_faults("ERR_")
-    await wired.page.route("**/messages?before_seq=*&limit=500", lambda route: route.abort())
-    await wired.log_in(person)
-    await wired.open_session(session.id)
-    await wired.go_offline()
-    told = await wired.evaluate(
+    wired_tab.watch.allow_faults("ERR_")
+    await wired_tab.page.route("**/messages?before_seq=*&limit=500", lambda route: route.abort())
+    await wired_tab.log_in(person)
+    await wired_tab.open_session(session.id)
+    await wired_tab.go_offline()
+    events = await wired_tab.evaluate(
         """const session = device.session(given);
         const message = await session.loadOlder().catch((error) => error.message);
         return [message, session.history.state, session.history.problem];""",
         session.id,
     )
-    assert "cannot be reached" in told[0]
-    assert told[1:] == ["failed", told[0]]
-    await wired.go_online()
-    await wired.evaluate("await device.session(given).loadOlder();", session.id)
-    assert await wired.read_texts(session.id) == list_said(1, 300)
-    assert await wired.evaluate("return device.session(given).history.state;", session.id) == "idle"
+    assert "cannot be reached" in events[0]
+    assert events[1:] == ["failed", events[0]]
+    await wired_tab.go_online()
+    await wired_tab.evaluate("await device.session(given).loadOlder();", session.id)
+    assert await wired_tab.read_texts(session.id) == list_said(1, 300)
+    assert (
+        await wired_tab.evaluate("return device.session(given).history.state;", session.id)
+        == "idle"
+    )
 
 
 @pytest.mark.req("page.history.cursor")
-async def test_a_message_that_is_not_the_next_one_has_those_before_it_fetched(
-    one: PageTab, person: DeviceClient
+async def test_a_message_after_a_gap_causes_the_missing_ones_to_be_fetched(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, build_text_body(1))
-    await one.log_in(person)
-    await one.open_session(session.id)
-    # The socket tells of the third without having told of the second, and of the third again.
-    await one.evaluate(
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    # The socket delivers the third without the second, and the third again.
+    await tab.evaluate(
         """window.told = [];
         const session = device.session(given);
         const hear = session.hear.bind(session);
@@ -131,75 +134,73 @@ async def test_a_message_that_is_not_the_next_one_has_those_before_it_fetched(
         session.id,
     )
     await send_bodies(person, session, build_text_body(2), build_text_body(3), build_text_body(4))
-    await one.wait_for("window.told.length === 3")
-    await one.wait_for("device.session(given).story.rows.length === 4", session.id)
-    assert await one.read_texts(session.id) == list_said(1, 4)
-    await one.reload()
-    await one.open_session(session.id)
-    assert await one.read_texts(session.id) == list_said(1, 4)
+    await tab.wait_for("window.told.length === 3")
+    await tab.wait_for("device.session(given).story.rows.length === 4", session.id)
+    assert await tab.read_texts(session.id) == list_said(1, 4)
+    await tab.reload()
+    await tab.open_session(session.id)
+    assert await tab.read_texts(session.id) == list_said(1, 4)
 
 
 @pytest.mark.req("page.history.cursor")
-async def test_what_came_between_our_own_words_is_not_skipped(
-    one: PageTab, person: DeviceClient
-) -> None:
-    """Own answers say numbers, too; the cursor does not move by them."""
+async def test_messages_between_our_own_are_not_skipped(tab: PageTab, person: DeviceClient) -> None:
+    """Our own messages get numbers in their answers, too; the cursor does not move by them."""
     session = await create_session(person)
-    await one.log_in(person)
-    await one.open_session(session.id)
-    await one.evaluate(
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    await tab.evaluate(
         "device.session(given).hear = () => {};", session.id
-    )  # a socket that is deaf
-    await one.evaluate(
+    )  # a socket that receives nothing
+    await tab.evaluate(
         "for (const text of ['a', 'b']) { device.session(given).send(text); }"
         "const kept = () => device.store.all('outbox');"
         "while ((await kept()).length) await new Promise(requestAnimationFrame);",
         session.id,
     )
     await send_bodies(person, session, build_text_body(1))
-    await one.evaluate("device.session(given).send('c');", session.id)
-    await one.wait_for("device.session(given).seq === 4", session.id)
-    assert sorted(await one.read_texts(session.id)) == ["a", "b", "c", "said 1"]
+    await tab.evaluate("device.session(given).send('c');", session.id)
+    await tab.wait_for("device.session(given).seq === 4", session.id)
+    assert sorted(await tab.read_texts(session.id)) == ["a", "b", "c", "said 1"]
     rows = [each.plain["content"] for each in await person.read_messages(session)]
     order = [row.get("text") or row["ev"]["text"] for row in rows]
-    assert await one.read_texts(session.id) == order
+    assert await tab.read_texts(session.id) == order
 
 
 @pytest.mark.req("page.history.absence")
 @pytest.mark.parametrize("count", [pytest.param(700, marks=pytest.mark.slow), 2600])
-async def test_after_an_absence_all_that_was_said_is_there(
-    wired: PageTab, person: DeviceClient, count: int
+async def test_after_an_absence_all_messages_are_there(
+    wired_tab: PageTab, person: DeviceClient, count: int
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, *(build_text_body(number) for number in range(1, 31)))
-    await wired.log_in(person)
-    await wired.open_session(session.id)
-    await wired.go_offline()
+    await wired_tab.log_in(person)
+    await wired_tab.open_session(session.id)
+    await wired_tab.go_offline()
     await send_bodies(
         person, session, *(build_text_body(number) for number in range(31, count + 1))
     )
-    await wired.go_online()
-    await wired.wait_for(
+    await wired_tab.go_online()
+    await wired_tab.wait_for(
         "device.session(given.id).story.rows.at(-1).text === given.last",
         {"id": session.id, "last": f"said {count}"},
     )
-    texts = await wired.read_texts(session.id)
+    texts = await wired_tab.read_texts(session.id)
     assert texts == list_said(count + 1 - len(texts), count)
-    await wired.evaluate(
+    await wired_tab.evaluate(
         """const session = device.session(given);
         while (session.history.hasOlder) await session.loadOlder();""",
         session.id,
     )
-    assert await wired.read_texts(session.id) == list_said(1, count)
+    assert await wired_tab.read_texts(session.id) == list_said(1, count)
 
 
 @pytest.mark.req("page.history.devices")
-async def test_two_devices_read_the_same_order_while_everybody_talks(
-    browser: Browser, relay: RelayServer, one: PageTab, person: DeviceClient
+async def test_two_devices_read_the_same_order_during_concurrent_messages(
+    browser: Browser, relay: RelayServer, tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     async with open_page_tab(browser, relay.url) as other:
-        for device in (one, other):
+        for device in (tab, other):
             await device.log_in(person)
             await device.open_session(session.id)
 
@@ -216,37 +217,37 @@ async def test_two_devices_read_the_same_order_while_everybody_talks(
                     person, session, *(build_text_body(number + each) for each in range(5))
                 )
 
-        await asyncio.gather(talk(one, "one"), talk(other, "other"), burst())
-        for device in (one, other):
+        await asyncio.gather(talk(tab, "one"), talk(other, "other"), burst())
+        for device in (tab, other):
             await device.wait_for(
                 "device.session(given).story.rows.length === 76 &&"
                 " device.session(given).story.rows.every(({ state }) => !state || state === 'sent')"
                 " && device.session(given).seq === 76",
                 session.id,
             )
-        assert await one.read_texts(session.id) == await other.read_texts(session.id)
-        texts = await one.read_texts(session.id)
+        assert await tab.read_texts(session.id) == await other.read_texts(session.id)
+        texts = await tab.read_texts(session.id)
         assert [text for text in texts if text.startswith("one")] == [f"one {n}" for n in range(8)]
-        # And so it is read from disk.
+        # The same when it is read from disk.
         before = texts
-        await one.reload()
-        await one.open_session(session.id)
-        assert await one.read_texts(session.id) == before
+        await tab.reload()
+        await tab.open_session(session.id)
+        assert await tab.read_texts(session.id) == before
 
 
 @pytest.mark.req("page.list")
-async def test_the_list_says_what_is_new_and_the_latest_is_first(
-    one: PageTab, person: DeviceClient
+async def test_the_list_shows_unread_counts_and_the_latest_first(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     first, second = (
         await create_session(person, agent="first"),
         await create_session(person, agent="second"),
     )
     await send_bodies(person, first, build_text_body(1, "old news"))
-    await one.log_in(person)
-    await one.wait_for("device.sessions.length === 2 && device.session(given).preview", first.id)
-    told = "device.sessions.map((s) => [s.agent, s.preview, s.unread, s.isWorking])"
-    assert ["first", "old news", 0, False] in await one.evaluate(f"return {told};")
+    await tab.log_in(person)
+    await tab.wait_for("device.sessions.length === 2 && device.session(given).preview", first.id)
+    events = "device.sessions.map((s) => [s.agent, s.preview, s.unread, s.isWorking])"
+    assert ["first", "old news", 0, False] in await tab.evaluate(f"return {events};")
     turn = {"turn": "cturn00000000000000000001"}
     await send_bodies(
         person,
@@ -255,44 +256,44 @@ async def test_the_list_says_what_is_new_and_the_latest_is_first(
         build_body(2, {"t": "text", "text": "hm", "thinking": True}, **turn),
         build_body(3, {"t": "text", "text": "\n# Fresh\nmore"}, **turn),
     )
-    await one.wait_for("device.session(given).unread === 1", second.id)
-    assert await one.evaluate(f"return {told}[0];") == ["second", "# Fresh", 1, True]
-    await one.reload()
-    assert await one.evaluate(f"return {told}[0];") == ["second", "# Fresh", 1, True]
-    await one.evaluate("device.session(given).seen();", second.id)
+    await tab.wait_for("device.session(given).unread === 1", second.id)
+    assert await tab.evaluate(f"return {events}[0];") == ["second", "# Fresh", 1, True]
+    await tab.reload()
+    assert await tab.evaluate(f"return {events}[0];") == ["second", "# Fresh", 1, True]
+    await tab.evaluate("device.session(given).seen();", second.id)
     await send_bodies(
         person, second, build_body(4, {"t": "turn-end", "status": "completed"}, **turn)
     )
-    await one.wait_for("!device.session(given).isWorking", second.id)
-    assert await one.evaluate(f"return {told}[0];") == ["second", "# Fresh", 0, False]
+    await tab.wait_for("!device.session(given).isWorking", second.id)
+    assert await tab.evaluate(f"return {events}[0];") == ["second", "# Fresh", 0, False]
     await person.request("DELETE", f"/v1/sessions/{second.id}")
-    await one.wait_for("device.sessions.length === 1")
-    kept = await one.evaluate(
+    await tab.wait_for("device.sessions.length === 1")
+    stored = await tab.evaluate(
         "return (await device.store.all('messages')).map(({ session }) => session);"
     )
-    assert second.id not in kept
+    assert second.id not in stored
 
 
 @pytest.mark.req("page.list")
-async def test_what_was_said_while_the_page_was_closed_is_in_the_list(
-    one: PageTab, person: DeviceClient
+async def test_messages_sent_while_the_page_was_closed_are_in_the_list(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, build_text_body(1, "before"))
-    await one.log_in(person)
-    await one.wait_for("device.session(given)?.preview === 'before'", session.id)
-    await one.open()
+    await tab.log_in(person)
+    await tab.wait_for("device.session(given)?.preview === 'before'", session.id)
+    await tab.open()
     await send_bodies(
         person, session, build_text_body(2, "meanwhile"), build_text_body(3, "and more")
     )
-    await one.start_device()
-    await one.wait_for("device.session(given).unread === 2", session.id)
-    assert await one.evaluate("return device.session(given).preview;", session.id) == "and more"
+    await tab.start_device()
+    await tab.wait_for("device.session(given).unread === 2", session.id)
+    assert await tab.evaluate("return device.session(given).preview;", session.id) == "and more"
 
 
 @pytest.mark.req("page.search")
-async def test_everything_on_this_device_is_found_and_nobody_is_asked(
-    one: PageTab, person: DeviceClient
+async def test_everything_on_this_device_is_found_without_requests(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session, other = (
         await create_session(person, agent="keeper"),
@@ -317,16 +318,16 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
     await send_bodies(
         person, other, build_body(1, call), build_text_body(2, "nothing of that kind")
     )
-    await one.log_in(person)
-    await one.wait_for("device.sessions.length === 2 && device.sessions.every((s) => s.isWhole)")
-    await one.page.route("**/v3/**", lambda route: route.abort())
+    await tab.log_in(person)
+    await tab.wait_for("device.sessions.length === 2 && device.sessions.every((s) => s.isWhole)")
+    await tab.page.route("**/v3/**", lambda route: route.abort())
     find = """const hits = [];
         for await (const { session, rowIds, seq, snippet, time } of device.search(given)) {
           hits.push([session.agent, seq, snippet, rowIds.length, time > 0]);
         }
         return hits;"""
     for _ in range(2):  # the second time from memory
-        hits = await one.evaluate(find, "BEACH")
+        hits = await tab.evaluate(find, "BEACH")
         assert {(agent, seq) for agent, seq, *_ in hits} == {
             ("keeper", 1),
             ("keeper", 701),
@@ -336,13 +337,13 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
         snippet = next(hit[2] for hit in hits if hit[:2] == ["keeper", 1])
         assert "".join(part["text"] for part in snippet).endswith("comes to the Beach at noon")
         assert [part["text"] for part in snippet if part["hit"]] == ["Beach"]
-        assert len(await one.evaluate(find, "tide noon")) == 1
-        assert await one.evaluate(find, "tide nowhere") == []
-        assert await one.evaluate(find, "  ") == []
-    # And what was found can be looked at where it was said.
-    await one.page.unroute("**/v3/**")
-    await one.open_session(session.id)
-    found = await one.evaluate(
+        assert len(await tab.evaluate(find, "tide noon")) == 1
+        assert await tab.evaluate(find, "tide nowhere") == []
+        assert await tab.evaluate(find, "  ") == []
+    # A hit can be opened in its conversation.
+    await tab.page.unroute("**/v3/**")
+    await tab.open_session(session.id)
+    found = await tab.evaluate(
         """const [hit] = await Array.fromAsync(device.search("tide"));
         await hit.session.loadTo(hit.seq);
         return hit.session.story.rows.find(({ id }) => id === hit.rowIds[0])?.text.slice(-4);"""
@@ -351,61 +352,61 @@ async def test_everything_on_this_device_is_found_and_nobody_is_asked(
 
 
 @pytest.mark.req("page.history.cursor")
-async def test_a_message_that_comes_as_a_conversation_is_opened_hides_nothing(
-    one: PageTab, person: DeviceClient
+async def test_a_message_that_arrives_during_opening_hides_no_others(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, build_text_body(1), build_text_body(2))
-    await one.log_in(person)
-    await one.wait_for("device.session(given)?.isWhole", session.id)  # on disk, and not in view
-    await one.evaluate(
+    await tab.log_in(person)
+    await tab.wait_for("device.session(given)?.isWhole", session.id)  # on disk, and not in view
+    await tab.evaluate(
         """const opened = () => { window.opening = device.session(given).open(); };
         device.socket.addEventListener("update", opened, { once: true });""",
         session.id,
     )
     await send_bodies(person, session, build_text_body(3))
-    await one.wait_for("Boolean(window.opening)")
-    await one.evaluate("await opening;")
-    assert await one.read_texts(session.id) == list_said(1, 3)
+    await tab.wait_for("Boolean(window.opening)")
+    await tab.evaluate("await opening;")
+    assert await tab.read_texts(session.id) == list_said(1, 3)
 
 
 @pytest.mark.req("page.list.current")
-async def test_what_comes_and_goes_while_all_are_listed_is_as_it_was_told(
-    wired: PageTab, person: DeviceClient
+async def test_updates_during_a_listing_are_not_overwritten(
+    wired_tab: PageTab, person: DeviceClient
 ) -> None:
-    gone = await create_session(person)
-    await wired.log_in(person)
-    await wired.wait_for("device.session(given)", gone.id)
-    await wired.go_offline()
-    listed, told = asyncio.Event(), asyncio.Event()
+    deleted = await create_session(person)
+    await wired_tab.log_in(person)
+    await wired_tab.wait_for("device.session(given)", deleted.id)
+    await wired_tab.go_offline()
+    listed, events = asyncio.Event(), asyncio.Event()
 
     async def late(route: Route) -> None:
         answer = await route.fetch()
         listed.set()
-        await told.wait()
+        await events.wait()
         await route.fulfill(response=answer)
 
-    await wired.page.route("**/v2/sessions?*", late)
-    await wired.go_online()
-    await listed.wait()  # the relay has answered, and that is on its way
+    await wired_tab.page.route("**/v2/sessions?*", late)
+    await wired_tab.go_online()
+    await listed.wait()  # the relay has answered, and the answer is in transit
     come = await create_session(person)
-    await person.request("DELETE", f"/v1/sessions/{gone.id}")
-    await wired.wait_for("device.session(given)", come.id)
-    await wired.wait_for("!device.session(given)", gone.id)
-    async with wired.page.expect_response("**/v2/sessions?*"):
-        told.set()
+    await person.request("DELETE", f"/v1/sessions/{deleted.id}")
+    await wired_tab.wait_for("device.session(given)", come.id)
+    await wired_tab.wait_for("!device.session(given)", deleted.id)
+    async with wired_tab.page.expect_response("**/v2/sessions?*"):
+        events.set()
     await send_bodies(person, come, build_text_body(1))
-    await wired.open_session(come.id)
-    assert await wired.read_texts(come.id) == list_said(1, 1)
-    assert await wired.evaluate("return device.sessions.map(({ id }) => id);") == [come.id]
-    assert [row["id"] for row in await wired.evaluate("return device.store.all('sessions');")] == [
-        come.id
-    ]
+    await wired_tab.open_session(come.id)
+    assert await wired_tab.read_texts(come.id) == list_said(1, 1)
+    assert await wired_tab.evaluate("return device.sessions.map(({ id }) => id);") == [come.id]
+    assert [
+        row["id"] for row in await wired_tab.evaluate("return device.store.all('sessions');")
+    ] == [come.id]
 
 
 @pytest.mark.req("page.history.rubbish")
-async def test_an_answer_that_is_none_is_asked_for_again_and_leaves_no_hole(
-    one: PageTab, person: DeviceClient
+async def test_an_invalid_page_is_fetched_again_and_leaves_no_gap(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, *(build_text_body(number) for number in range(1, 251)))
@@ -417,63 +418,63 @@ async def test_an_answer_that_is_none_is_asked_for_again_and_leaves_no_hole(
         else:
             await route.fallback()
 
-    await one.page.route("**/v3/sessions/*/messages?*", lie)
-    await one.log_in(person)
-    await one.open_session(session.id)
-    await one.wait_for("device.session(given).story.rows.length", session.id)
+    await tab.page.route("**/v3/sessions/*/messages?*", lie)
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    await tab.wait_for("device.session(given).story.rows.length", session.id)
     assert left == []
-    await one.evaluate(
+    await tab.evaluate(
         """const session = device.session(given);
         while (session.history.hasOlder) await session.loadOlder();""",
         session.id,
     )
-    assert await one.read_texts(session.id) == list_said(1, 250)
+    assert await tab.read_texts(session.id) == list_said(1, 250)
 
 
 @pytest.mark.req("page.history.full")
-async def test_a_browser_that_has_no_room_shows_what_there_is_all_the_same(
-    one: PageTab, person: DeviceClient
+async def test_a_browser_without_storage_space_still_shows_everything(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, *(build_text_body(number) for number in range(1, 451)))
-    await one.start_device()
-    await one.evaluate(
+    await tab.start_device()
+    await tab.evaluate(
         """const { Store } = await import("/device/store.js");
         const full = new DOMException("", "QuotaExceededError");
         Store.prototype.change = () => Promise.reject(full);"""
     )
-    asked: list[str] = []
-    one.page.on("request", lambda request: asked.append(request.url))
-    await one.evaluate("await device.restore(given);", to_backup_text(person.secret.secret))
-    await one.open_session(session.id)
+    requests: list[str] = []
+    tab.page.on("request", lambda request: requests.append(request.url))
+    await tab.evaluate("await device.restore(given);", to_backup_text(person.secret.secret))
+    await tab.open_session(session.id)
     await send_bodies(person, session, build_text_body(451))
-    await one.wait_for("device.session(given).story.rows.at(-1).text === 'said 451'", session.id)
-    await one.evaluate(
+    await tab.wait_for("device.session(given).story.rows.at(-1).text === 'said 451'", session.id)
+    await tab.evaluate(
         """const session = device.session(given);
         while (session.history.hasOlder) await session.loadOlder();""",
         session.id,
     )
-    assert await one.read_texts(session.id) == list_said(1, 451)
-    # And it does not fetch for ever what it cannot keep.
-    assert len([url for url in asked if "before_seq" in url]) < 10
+    assert await tab.read_texts(session.id) == list_said(1, 451)
+    # It does not fetch forever what it cannot store.
+    assert len([url for url in requests if "before_seq" in url]) < 10
 
 
 @pytest.mark.req("page.outbox.refused")
-async def test_words_that_could_not_be_kept_are_told_and_can_be_sent_again(
-    one: PageTab, person: DeviceClient
+async def test_messages_that_could_not_be_stored_are_reported_and_can_be_resent(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
-    await one.log_in(person)
-    await one.open_session(session.id)
-    await one.evaluate(
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    await tab.evaluate(
         """const { putSafely } = device.store;
         device.store.putSafely = () => Promise.reject(new DOMException("", "QuotaExceededError"));
         window.row = device.session(given).send("kept?");
         window.free = () => { device.store.putSafely = putSafely; };""",
         session.id,
     )
-    await one.wait_for("row.state === 'failed'")
-    assert "Free some space" in await one.evaluate("return row.problem;")
-    await one.evaluate("free(); await device.session(given).retry(row.id);", session.id)
-    await one.wait_for("row.state === 'sent' && device.session(given).seq === 1", session.id)
-    assert await one.read_texts(session.id) == ["kept?"]
+    await tab.wait_for("row.state === 'failed'")
+    assert "Free some space" in await tab.evaluate("return row.problem;")
+    await tab.evaluate("free(); await device.session(given).retry(row.id);", session.id)
+    await tab.wait_for("row.state === 'sent' && device.session(given).seq === 1", session.id)
+    assert await tab.read_texts(session.id) == ["kept?"]

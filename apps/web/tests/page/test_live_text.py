@@ -1,4 +1,4 @@
-"""Text as it is written, questions and the stop button, with a gateway that is real."""
+"""Live text, questions and the stop button, with a real gateway."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -57,36 +57,36 @@ async def acting(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[tuple[DevServer, DeviceClient]]:
     folder: Path = tmp_path_factory.mktemp("stage")
-    async with run_dev_server(folder, agents=AGENTS) as on, open_device(on.url) as device:
-        await on.start_gateway(await pair_with_device(device, on.url))
-        yield on, device
+    async with run_dev_server(folder, agents=AGENTS) as server, open_device(server.url) as device:
+        await server.start_gateway(await pair_with_device(device, server.url))
+        yield server, device
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def seat(
+async def session_tab(
     browser: Browser, acting: tuple[DevServer, DeviceClient]
 ) -> AsyncIterator[tuple[PageTab, str]]:
-    """A tab that looks at crab's session."""
-    on, device = acting
-    async with open_page_tab(browser, on.url) as made:
+    """A tab with crab's session open."""
+    server, device = acting
+    async with open_page_tab(browser, server.url) as made:
         await made.log_in(device)
         session = await device.wait_for_session("crab")
         await made.open_session(session.id)
         yield made, session.id
 
 
-async def wait_until_working(one: PageTab, session: str) -> None:
-    """Questions come another way than rows, and may be there before their turn began."""
-    await one.wait_for("device.session(given).isWorking", session)
+async def wait_until_working(tab: PageTab, session: str) -> None:
+    """Questions take another way than rows, and may arrive before their turn has begun."""
+    await tab.wait_for("device.session(given).isWorking", session)
 
 
-async def wait_until_idle(one: PageTab, session: str) -> None:
-    """After `working`: before it, this would be so because nothing has begun."""
-    await one.wait_for("!device.session(given).isWorking", session)
+async def wait_until_idle(tab: PageTab, session: str) -> None:
+    """Use after `wait_until_working`: before, it would return at once because nothing has begun."""
+    await tab.wait_for("!device.session(given).isWorking", session)
 
 
 def log_script(session: str) -> str:
-    """Notes each thing that could be seen, as a screen would draw it."""
+    """Records every state that a screen would draw."""
     return f"""
       const session = device.session({session!r});
       window.seen = [];
@@ -101,56 +101,56 @@ def log_script(session: str) -> str:
 
 @pytest.mark.req("page.live.grows")
 @pytest.mark.req("page.live.once")
-async def test_text_grows_as_it_is_written_and_is_never_there_twice_or_not_at_all(
-    acting: tuple[DevServer, DeviceClient], seat: tuple[PageTab, str]
+async def test_growing_text_is_never_shown_twice_or_missing(
+    acting: tuple[DevServer, DeviceClient], session_tab: tuple[PageTab, str]
 ) -> None:
-    on, _ = acting
-    one, session = seat
-    await one.evaluate(log_script(session))
+    server, _ = acting
+    tab, session = session_tab
+    await tab.evaluate(log_script(session))
     words = "!say The tide \N{CRAB}\n!wait\n!say  comes in\n!wait\n!say  at noon."
-    await one.evaluate(
+    await tab.evaluate(
         "device.session(given.id).send(given.words);", {"id": session, "words": words}
     )
-    await one.wait_for("device.session(given).live?.text.startsWith('The tide')", session)
-    await wait_until_working(one, session)
-    await on.release_model()
-    await one.wait_for("device.session(given).live?.text.endsWith('comes in')", session)
-    await on.release_model()
-    await wait_until_idle(one, session)
-    seen = await one.evaluate("return window.seen;")
+    await tab.wait_for("device.session(given).live?.text.startsWith('The tide')", session)
+    await wait_until_working(tab, session)
+    await server.release_model()
+    await tab.wait_for("device.session(given).live?.text.endsWith('comes in')", session)
+    await server.release_model()
+    await wait_until_idle(tab, session)
+    seen = await tab.evaluate("return window.seen;")
     whole = "The tide \N{CRAB} comes in at noon."
     assert seen[-1] == [None, whole]
     began = next(at for at, (live, _) in enumerate(seen) if live)
     for live, text in seen[began:]:
-        # As live text until it is a row, and from then on as a row.
+        # Live text until it is a row, and from then on a row.
         assert (live is None) == (text == whole), seen
         assert live is None or whole.startswith(live)
 
 
 @pytest.mark.req("page.live.guest")
 async def test_a_guest_is_named_while_they_write(
-    acting: tuple[DevServer, DeviceClient], seat: tuple[PageTab, str]
+    acting: tuple[DevServer, DeviceClient], session_tab: tuple[PageTab, str]
 ) -> None:
-    on, _ = acting
-    one, session = seat
+    server, _ = acting
+    tab, session = session_tab
     words = "@owl !say Who?\n!wait\n!say  Me."
-    await one.evaluate(
+    await tab.evaluate(
         "device.session(given.id).send(given.words);", {"id": session, "words": words}
     )
-    speaker = await one.wait_for("device.session(given).live?.speaker", session)
+    speaker = await tab.wait_for("device.session(given).live?.speaker", session)
     assert (speaker["name"], speaker["kind"]) == ("owl", "guest")
-    await wait_until_working(one, session)
-    await on.release_model()
-    await wait_until_idle(one, session)
-    row = await one.wait_for(
+    await wait_until_working(tab, session)
+    await server.release_model()
+    await wait_until_idle(tab, session)
+    row = await tab.wait_for(
         "tree(device.session(given).story.rows).find((row) => row.text === 'Who? Me.')", session
     )
     assert row["speaker"] == speaker
 
 
 @pytest.mark.req("page.live.once")
-async def test_a_row_and_an_answer_may_come_in_either_order(idle: PageTab) -> None:
-    found = await idle.evaluate(
+async def test_a_row_and_an_answer_may_come_in_either_order(shared_tab: PageTab) -> None:
+    found = await shared_tab.evaluate(
         GROWING
         + """
         hear({ segment: 5, offset: 0, text: "He", next: 2 });
@@ -176,8 +176,8 @@ async def test_a_row_and_an_answer_may_come_in_either_order(idle: PageTab) -> No
 
 
 @pytest.mark.req("page.live.once")
-async def test_what_looked_like_its_row_and_was_not_is_shown_again(idle: PageTab) -> None:
-    found = await idle.evaluate(
+async def test_text_matched_to_the_wrong_row_is_shown_again(shared_tab: PageTab) -> None:
+    found = await shared_tab.evaluate(
         GROWING
         + """
         hear({ segment: 5, offset: 0, text: "A", next: 1 });
@@ -201,10 +201,10 @@ async def test_what_looked_like_its_row_and_was_not_is_shown_again(idle: PageTab
 
 
 @pytest.mark.req("page.live.once")
-async def test_older_rows_that_are_read_meanwhile_are_not_taken_for_what_grows(
-    idle: PageTab,
+async def test_older_rows_are_not_mistaken_for_growing_text(
+    shared_tab: PageTab,
 ) -> None:
-    found = await idle.evaluate(
+    found = await shared_tab.evaluate(
         GROWING
         + """
         hear({ segment: 5, offset: 0, text: "I", next: 1 });
@@ -215,24 +215,24 @@ async def test_older_rows_that_are_read_meanwhile_are_not_taken_for_what_grows(
     assert found == [["I", False]] * 3
 
 
-async def wait_for_question(one: PageTab, session: str) -> Any:
-    await wait_until_working(one, session)
-    return await one.wait_for("device.session(given).questions[0]", session)
+async def wait_for_question(tab: PageTab, session: str) -> Any:
+    await wait_until_working(tab, session)
+    return await tab.wait_for("device.session(given).questions[0]", session)
 
 
 @pytest.mark.req("page.questions")
-async def test_a_question_is_answered_by_the_first_and_the_second_is_told_so(
-    acting: tuple[DevServer, DeviceClient], seat: tuple[PageTab, str], browser: Browser
+async def test_the_first_answer_to_a_question_counts_and_the_second_device_is_told(
+    acting: tuple[DevServer, DeviceClient], session_tab: tuple[PageTab, str], browser: Browser
 ) -> None:
-    on, device = acting
-    one, session = seat
-    async with open_page_tab(browser, on.url) as other:
+    server, device = acting
+    tab, session = session_tab
+    async with open_page_tab(browser, server.url) as other:
         await other.log_in(device)
         await other.open_session(session)
-        await one.evaluate(
+        await tab.evaluate(
             "device.session(given.id).send(given.words);", {"id": session, "words": ASK}
         )
-        question = await wait_for_question(one, session)
+        question = await wait_for_question(tab, session)
         assert (await wait_for_question(other, session))["id"] == question["id"]
         (form,) = question["questions"]
         assert (form["id"], form["header"], form["question"]) == ("q0", "Colour", "Which colour?")
@@ -240,28 +240,28 @@ async def test_a_question_is_answered_by_the_first_and_the_second_is_told_so(
         assert (form["multiSelect"], form["allowCustom"]) == (False, True)
         given = {"id": session, "question": question["id"], "answers": {"q0": {"options": ["red"]}}}
         answer = "return device.session(given.id).answer(given.question, given.answers);"
-        both = await asyncio.gather(one.evaluate(answer, given), other.evaluate(answer, given))
+        both = await asyncio.gather(tab.evaluate(answer, given), other.evaluate(answer, given))
         assert sorted(each["already"] for each in both) == [False, True]
-        for each in (one, other):
+        for each in (tab, other):
             await each.wait_for("!device.session(given).questions.length", session)
             await wait_until_idle(each, session)
-        assert await one.evaluate(answer, given) == {"already": True}
+        assert await tab.evaluate(answer, given) == {"already": True}
 
 
 @pytest.mark.req("page.questions")
-async def test_a_question_can_be_dismissed(seat: tuple[PageTab, str]) -> None:
-    one, session = seat
-    await one.evaluate("device.session(given.id).send(given.words);", {"id": session, "words": ASK})
-    question = await wait_for_question(one, session)
+async def test_a_question_can_be_dismissed(session_tab: tuple[PageTab, str]) -> None:
+    tab, session = session_tab
+    await tab.evaluate("device.session(given.id).send(given.words);", {"id": session, "words": ASK})
+    question = await wait_for_question(tab, session)
     given = {"id": session, "question": question["id"]}
-    told = await one.evaluate("return device.session(given.id).dismiss(given.question);", given)
-    assert told == {"already": False}
-    await wait_until_idle(one, session)
+    result = await tab.evaluate("return device.session(given.id).dismiss(given.question);", given)
+    assert result == {"already": False}
+    await wait_until_idle(tab, session)
 
 
 @pytest.mark.req("page.questions")
-async def test_questions_of_the_older_way_are_read_and_answered_in_it(idle: PageTab) -> None:
-    found = await idle.evaluate(
+async def test_questions_in_the_older_format_are_answered_in_it(shared_tab: PageTab) -> None:
+    found = await shared_tab.evaluate(
         """const { answerTo, questionsOf } = await import("/device/questions.js");
         const state = {
           requests: { k1: { tool: "AskUserQuestion", createdAt: 2, toolUseId: "k1", arguments: {
@@ -297,48 +297,46 @@ async def test_questions_of_the_older_way_are_read_and_answered_in_it(idle: Page
 
 
 @pytest.mark.req("page.stop")
-async def test_stopping_ends_the_turn_and_is_said_so(seat: tuple[PageTab, str]) -> None:
-    one, session = seat
+async def test_stopping_ends_the_turn_and_is_shown(session_tab: tuple[PageTab, str]) -> None:
+    tab, session = session_tab
     words = "!say I begin\n!hang"
-    await one.evaluate(
+    await tab.evaluate(
         "device.session(given.id).send(given.words);", {"id": session, "words": words}
     )
-    await one.wait_for("device.session(given).live", session)
-    # So that it can be stopped, though rows come another way than text, and may be later.
-    assert await one.evaluate("return device.session(given).isWorking;", session)
-    await one.evaluate("await device.session(given).abort();", session)
-    await wait_until_idle(one, session)
-    last = await one.evaluate("return tree(device.session(given).story.rows).at(-1);", session)
+    await tab.wait_for("device.session(given).live", session)
+    # So that it can be stopped although rows may arrive later than text.
+    assert await tab.evaluate("return device.session(given).isWorking;", session)
+    await tab.evaluate("await device.session(given).abort();", session)
+    await wait_until_idle(tab, session)
+    last = await tab.evaluate("return tree(device.session(given).story.rows).at(-1);", session)
     assert (last["kind"], last["status"]) == ("end", "cancelled")
-    assert await one.evaluate("return device.session(given).live;", session) is None
+    assert await tab.evaluate("return device.session(given).live;", session) is None
 
 
 @pytest.mark.req("page.record")
-async def test_machines_are_named_and_who_is_there_is_told(
-    acting: tuple[DevServer, DeviceClient], seat: tuple[PageTab, str]
+async def test_machines_are_named_with_their_presence(
+    acting: tuple[DevServer, DeviceClient], session_tab: tuple[PageTab, str]
 ) -> None:
-    one, session = seat
-    await one.wait_for(
+    tab, session = session_tab
+    await tab.wait_for(
         "(await device.machines())[0].active && device.session(given).isActive", session
     )
-    (machine,) = await one.evaluate("return device.machines();")
+    (machine,) = await tab.evaluate("return device.machines();")
     assert machine["name"] == f"crabtalk on {machine['host']}"
-    told = await one.evaluate(
+    result = await tab.evaluate(
         "const { machine, host, agent, isActive, models } = device.session(given);"
         "return [machine, host, agent, isActive, models];",
         session,
     )
-    assert told == [machine["id"], machine["host"], "crab", True, ["scripted"]]
+    assert result == [machine["id"], machine["host"], "crab", True, ["scripted"]]
 
 
 @pytest.mark.req("page.calls.away")
-async def test_a_machine_that_is_away_is_named_in_a_sentence(
-    one: PageTab, person: DeviceClient
-) -> None:
+async def test_an_offline_machine_is_named_in_the_error(tab: PageTab, person: DeviceClient) -> None:
     session = await create_session(person)
-    await one.log_in(person)
-    await one.open_session(session.id)
-    told = await one.evaluate(
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    result = await tab.evaluate(
         "return device.session(given).abort().catch((error) => error.message);", session.id
     )
-    assert told == "attic is not connected. Start crabtalk-web there."
+    assert result == "attic is not connected. Start crabtalk-web there."

@@ -1,4 +1,4 @@
-"""Ways into an account and out of it, and what a browser has of it meanwhile."""
+"""Logging in and out, and what a browser stores of it."""
 
 import json
 from typing import Any
@@ -32,49 +32,49 @@ async def read_stored(tab: PageTab) -> dict[str, Any]:
 
 
 @pytest.mark.req("page.account.create")
-async def test_an_account_is_made_and_is_there_after_a_reload(one: PageTab) -> None:
-    assert await one.start_device() == "new"
-    await one.evaluate("await device.create();")
-    words = await one.evaluate("return device.backupWords();")
+async def test_an_account_is_made_and_is_there_after_a_reload(tab: PageTab) -> None:
+    assert await tab.start_device() == "new"
+    await tab.evaluate("await device.create();")
+    words = await tab.evaluate("return device.backupWords();")
     assert from_backup_text(words) is not None
-    assert await one.reload() == "ready"
-    await one.wait_for("device.connection.state === 'online'")
-    assert await one.evaluate("return device.backupWords();") == words
-    (device,) = await one.evaluate("return device.devices();")
+    assert await tab.reload() == "ready"
+    await tab.wait_for("device.connection.state === 'online'")
+    assert await tab.evaluate("return device.backupWords();") == words
+    (device,) = await tab.evaluate("return device.devices();")
     assert (device["isThis"], device["client"]) == (True, "crabtalk-page/Chrome on Linux")
 
 
 @pytest.mark.req("page.account.words")
-async def test_words_that_are_not_whole_are_answered_with_a_sentence(one: PageTab) -> None:
-    await one.start_device()
-    assert "52 letters" in await one.evaluate(FAILS % "await device.restore('ABC')")
-    assert await one.evaluate("return device.stage;") == "new"
+async def test_an_incomplete_backup_text_is_refused_with_a_message(tab: PageTab) -> None:
+    await tab.start_device()
+    assert "52 letters" in await tab.evaluate(FAILS % "await device.restore('ABC')")
+    assert await tab.evaluate("return device.stage;") == "new"
 
 
 @pytest.mark.req("page.keys.sealed")
-async def test_a_browser_keeps_nothing_that_can_be_read(one: PageTab, person: DeviceClient) -> None:
+async def test_a_browser_stores_nothing_readable(tab: PageTab, person: DeviceClient) -> None:
     session = await create_session(person, agent="canary", summary={"text": CANARY})
     await send_bodies(person, session, build_text_body(1, CANARY), build_text_body(2, "another"))
-    asked: list[str] = []
-    one.page.on("request", lambda request: asked.append(request.url))
-    await one.log_in(person)
-    await one.open_session(session.id)
-    assert CANARY in await one.read_texts(session.id)
-    # What waits to be sent is kept as well, and the relay does not get it.
-    await one.page.route("**/v3/**", lambda route: route.abort())
-    one.watch.allow_faults("ERR_FAILED")
-    await one.evaluate(
+    requests: list[str] = []
+    tab.page.on("request", lambda request: requests.append(request.url))
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    assert CANARY in await tab.read_texts(session.id)
+    # Unsent messages are stored as well, and the relay does not get this one.
+    await tab.page.route("**/v3/**", lambda route: route.abort())
+    tab.watch.allow_faults("ERR_FAILED")
+    await tab.evaluate(
         """device.session(given.id).send(given.canary, [new File([given.canary], given.canary)]);
         const { store } = device;
         while (!(await store.all("outbox")).length) await new Promise((r) => setTimeout(r, 10));""",
         {"id": session.id, "canary": CANARY},
     )
-    found = await read_stored(one)
-    told = json.dumps(found)
+    found = await read_stored(tab)
+    stored_text = json.dumps(found)
     rows = found["databases"]["crabtalk"]
     assert len(rows["messages"]) == 2
     assert (len(rows["outbox"]), len(rows["sessions"])) == (1, 1)
-    token = await one.evaluate("return device.http.token;")
+    token = await tab.evaluate("return device.http.token;")
     for secret in (
         CANARY,
         "canary",
@@ -86,8 +86,8 @@ async def test_a_browser_keeps_nothing_that_can_be_read(one: PageTab, person: De
         token,
         to_base64(token.encode()),
     ):
-        assert secret not in told
-        assert not any(secret in url for url in asked)
+        assert secret not in stored_text
+        assert not any(secret in url for url in requests)
     keys = [value for row in list_objects(rows) for value in row.values() if is_key(value)]
     assert len(keys) == 4  # of the device, for content, to sign, and of the session
     assert not any(key["extractable"] for key in keys)
@@ -112,19 +112,19 @@ async def test_logging_out_leaves_nothing_here_and_no_token_at_the_relay(
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, build_text_body(1))
-    async with open_page_tab(browser, relay.url) as one:
-        await one.log_in(person)
-        await one.open_session(session.id)
-        await one.evaluate("localStorage.theme = 'dark'; await caches.open('shell');")
-        # Another tab of the same browser has it open.
-        other = PageTab(await one.page.context.new_page(), one.watch, relay.url)
+    async with open_page_tab(browser, relay.url) as tab:
+        await tab.log_in(person)
+        await tab.open_session(session.id)
+        await tab.evaluate("localStorage.theme = 'dark'; await caches.open('shell');")
+        # Another tab of the same browser is open.
+        other = PageTab(await tab.page.context.new_page(), tab.watch, relay.url)
         await other.open()
         assert await other.start_device() == "ready"
-        token = await one.evaluate("return device.http.token;")
+        token = await tab.evaluate("return device.http.token;")
         async with other.page.expect_navigation():
-            await one.evaluate("await device.logOut();")
-        found = await read_stored(one)
-        # The other tab was loaded anew, and asked whether there is anybody.
+            await tab.evaluate("await device.logOut();")
+        found = await read_stored(tab)
+        # The other tab was reloaded, and found no account.
         assert (
             list_objects(
                 [rows for tables in found["databases"].values() for rows in tables.values()]
@@ -132,24 +132,24 @@ async def test_logging_out_leaves_nothing_here_and_no_token_at_the_relay(
             == []
         )
         assert (found["local"], found["session"], found["caches"]) == ({}, {}, [])
-        assert await one.evaluate("return [device.stage, device.sessions.length];") == ["new", 0]
+        assert await tab.evaluate("return [device.stage, device.sessions.length];") == ["new", 0]
         headers = {"Authorization": f"Bearer {token}"}
         async with person.http.get(f"{relay.url}/v1/sessions", headers=headers) as answer:
             assert answer.status == 401
-        # And one can come in again, as somebody else.
-        await one.evaluate("await device.create();")
-        assert await one.evaluate("return [device.stage, device.sessions.length];") == ["ready", 0]
+        # The person can log in again, with another account.
+        await tab.evaluate("await device.create();")
+        assert await tab.evaluate("return [device.stage, device.sessions.length];") == ["ready", 0]
 
 
 @pytest.mark.req("page.invite")
 @pytest.mark.slow
-async def test_an_invited_device_asks_is_let_in_and_sees_the_same(
-    browser: Browser, relay: RelayServer, one: PageTab, person: DeviceClient
+async def test_an_invited_device_is_approved_and_sees_the_same(
+    browser: Browser, relay: RelayServer, tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, build_text_body(1, "hello"))
-    await one.log_in(person)
-    link = await one.evaluate(
+    await tab.log_in(person)
+    link = await tab.evaluate(
         """window.invitation = await device.invite();
         window.asked = false;
         invitation.asked.then(() => { window.asked = true; });
@@ -157,9 +157,9 @@ async def test_an_invited_device_asks_is_let_in_and_sees_the_same(
     )
     origin, _, seed = link.partition("/join#")
     assert (origin, len(seed)) == (relay.url, 43)
-    asked: list[str] = []
+    requests: list[str] = []
     async with open_page_tab(browser, relay.url) as other:
-        other.page.on("request", lambda request: asked.append(request.url))
+        other.page.on("request", lambda request: requests.append(request.url))
         await other.start_device()
         await other.evaluate(
             """window.steps = [];
@@ -167,99 +167,97 @@ async def test_an_invited_device_asks_is_let_in_and_sees_the_same(
             joined.catch(() => {});""",
             link,
         )
-        await one.wait_for("window.asked")
+        await tab.wait_for("window.asked")
         assert await other.evaluate("return [device.stage, steps];") == [
             "new",
             ["asking", "waiting"],
         ]
-        await one.evaluate("await invitation.letIn();")
+        await tab.evaluate("await invitation.letIn();")
         await other.evaluate("await joined;")
         assert await other.evaluate("return steps.at(-1);") == "letting in"
         await other.open_session(session.id)
         assert await other.read_texts(session.id) == ["hello"]
         words = await other.evaluate("return device.backupWords();")
         assert from_backup_text(words) == person.secret.secret
-        assert not any(seed in url for url in asked)
-    # It serves once.
-    message = await one.evaluate(FAILS % "await invitation.letIn()")
+        assert not any(seed in url for url in requests)
+    # It works once.
+    message = await tab.evaluate(FAILS % "await invitation.letIn()")
     assert "used" in message
 
 
 @pytest.mark.req("page.invite")
-async def test_an_invitation_that_is_withdrawn_lets_nobody_in(
-    one: PageTab, person: DeviceClient
-) -> None:
-    await one.log_in(person)
-    await one.evaluate("window.invitation = await device.invite(); invitation.cancel();")
-    assert "withdrawn" in await one.evaluate(FAILS % "await invitation.asked")
-    assert "withdrawn" in await one.evaluate(FAILS % "await invitation.letIn()")
-    assert "not whole" in await one.evaluate(FAILS % "await device.join('/join#abc')")
+async def test_a_withdrawn_invitation_admits_no_device(tab: PageTab, person: DeviceClient) -> None:
+    await tab.log_in(person)
+    await tab.evaluate("window.invitation = await device.invite(); invitation.cancel();")
+    assert "withdrawn" in await tab.evaluate(FAILS % "await invitation.asked")
+    assert "withdrawn" in await tab.evaluate(FAILS % "await invitation.letIn()")
+    assert "not whole" in await tab.evaluate(FAILS % "await device.join('/join#abc')")
 
 
 @pytest.mark.req("page.pair.sentences")
-async def test_a_machine_is_let_in_once_and_gets_no_secret(
-    one: PageTab, person: DeviceClient
+async def test_a_machine_is_approved_once_and_gets_no_secret(
+    tab: PageTab, person: DeviceClient
 ) -> None:
-    await one.log_in(person)
+    await tab.log_in(person)
     machine = PairingSecret()
-    asked = {"publicKey": to_base64(machine.public_key), "supportsV2": True, "sealsToken": True}
-    assert (await person.request("POST", "/v1/auth/request", asked))["state"] == "requested"
+    requests = {"publicKey": to_base64(machine.public_key), "supportsV2": True, "sealsToken": True}
+    assert (await person.request("POST", "/v1/auth/request", requests))["state"] == "requested"
     let = """const { fromBase64url } = await import("/crypto/bytes.js");
     try { await device.letMachineIn(fromBase64url(given)); return ""; }
     catch (error) { return error.message; }"""
     key = to_base64url(machine.public_key)
-    assert await one.evaluate(let, key) == ""
-    told = await person.request("POST", "/v1/auth/request", asked)
-    approval = machine.open_approval(told["response"])
+    assert await tab.evaluate(let, key) == ""
+    reply = await person.request("POST", "/v1/auth/request", requests)
+    approval = machine.open_approval(reply["response"])
     assert approval is not None
     assert approval.content_public_key == person.secret.content_keys.public
     assert approval.master_secret is None
-    assert machine.open_token(told["sealedToken"])
-    assert "let in before" in await one.evaluate(let, key)
-    assert "too old" in await one.evaluate(let, to_base64url(new_key()))
+    assert machine.open_token(reply["sealedToken"])
+    assert "let in before" in await tab.evaluate(let, key)
+    assert "too old" in await tab.evaluate(let, to_base64url(new_key()))
 
 
 @pytest.mark.req("page.revoked")
-async def test_a_device_that_was_taken_out_says_so_and_keeps_what_it_has(
-    one: PageTab, person: DeviceClient
+async def test_a_revoked_device_says_so_and_keeps_its_data(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     await send_bodies(person, session, build_text_body(1, "kept"))
-    await one.log_in(person)
-    await one.open_session(session.id)
-    own = next(each for each in await one.evaluate("return device.devices();") if each["isThis"])
-    one.watch.allow_faults("401", "WebSocket")
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    own = next(each for each in await tab.evaluate("return device.devices();") if each["isThis"])
+    tab.watch.allow_faults("401", "WebSocket")
     await person.request("DELETE", f"/v1/devices/{own['id']}")
-    await one.wait_for("device.isRevoked")
-    assert "taken out" in await one.evaluate("return device.connection.problem;")
-    assert await one.reload() == "ready"
-    await one.wait_for("device.isRevoked")
-    await one.evaluate("device.session(given).open();", session.id)
-    await one.wait_for("device.session(given).story.rows.length", session.id)
-    assert await one.read_texts(session.id) == ["kept"]
-    await one.evaluate("await device.logInAgain();")
-    await one.wait_for("device.connection.state === 'online'")
-    assert await one.evaluate("return device.isRevoked;") is False
+    await tab.wait_for("device.isRevoked")
+    assert "taken out" in await tab.evaluate("return device.connection.problem;")
+    assert await tab.reload() == "ready"
+    await tab.wait_for("device.isRevoked")
+    await tab.evaluate("device.session(given).open();", session.id)
+    await tab.wait_for("device.session(given).story.rows.length", session.id)
+    assert await tab.read_texts(session.id) == ["kept"]
+    await tab.evaluate("await device.logInAgain();")
+    await tab.wait_for("device.connection.state === 'online'")
+    assert await tab.evaluate("return device.isRevoked;") is False
 
 
 @pytest.mark.req("page.record")
-async def test_what_a_gateway_says_of_itself_is_shown_as_it_changes(
-    one: PageTab, person: DeviceClient
+async def test_a_gateways_metadata_is_shown_as_it_changes(
+    tab: PageTab, person: DeviceClient
 ) -> None:
-    told: dict[str, Any] = {
+    reply: dict[str, Any] = {
         "slashCommands": ["plan", "/tidy", 7],
         "models": [{"code": "large"}, {"value": "none"}, None],
         "currentModelCode": "large",
         "lifecycleState": "archived",
         "continuedBy": "another",
     }
-    session = await create_session(person, **told)
-    await one.log_in(person)
-    await one.wait_for("device.session(given)", session.id)
+    session = await create_session(person, **reply)
+    await tab.log_in(person)
+    await tab.wait_for("device.session(given)", session.id)
     facts = """const session = device.session(given);
         const { commands, models, model, isArchived, continuedBy, title } = session;
         return [commands, models, model, isArchived, continuedBy, title];"""
-    assert await one.evaluate(facts, session.id) == [
+    assert await tab.evaluate(facts, session.id) == [
         ["/plan", "/tidy"],
         ["large"],
         "large",
@@ -273,42 +271,42 @@ async def test_what_a_gateway_says_of_itself_is_shown_as_it_changes(
     assert person._io is not None
     answer = await person._io.call("update-metadata", change)
     assert answer["result"] == "success"
-    await one.wait_for("device.session(given).title === 'Tides'", session.id)
-    assert await one.evaluate(facts, session.id) == [[], [], "", False, "", "Tides"]
-    # A list that was on its way meanwhile is older, and says nothing new.
-    await one.evaluate(
+    await tab.wait_for("device.session(given).title === 'Tides'", session.id)
+    assert await tab.evaluate(facts, session.id) == [[], [], "", False, "", "Tides"]
+    # A list that was in transit meanwhile is older, and changes nothing.
+    await tab.evaluate(
         "await device.session(given.id).take({ metadata: given.old, metadataVersion: 0 });",
         {"id": session.id, "old": session.sealer.seal({"summary": {"text": "Old"}})},
     )
-    assert await one.evaluate("return device.session(given).title;", session.id) == "Tides"
-    await one.reload()
-    assert await one.evaluate("return device.session(given).title;", session.id) == "Tides"
+    assert await tab.evaluate("return device.session(given).title;", session.id) == "Tides"
+    await tab.reload()
+    assert await tab.evaluate("return device.session(given).title;", session.id) == "Tides"
 
 
 @pytest.mark.req("page.account.elsewhere")
-async def test_sessions_of_other_keys_are_listed_and_cannot_be_opened(
-    one: PageTab, person: DeviceClient
+async def test_sessions_with_other_keys_are_listed_and_cannot_be_opened(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     wrapped = to_base64(b"\0" * 105)
     body = {"tag": "t", "metadata": session.sealer.seal({}), "dataEncryptionKey": wrapped}
     other = (await person.request("POST", "/v1/sessions", body))["session"]["id"]
-    await one.log_in(person)
-    await one.wait_for("device.sessions.length === 2")
-    assert await one.evaluate("return device.session(given).isSealed;", other) is True
-    assert await one.evaluate("return device.session(given).isSealed;", session.id) is False
-    await one.evaluate("await device.session(given).open();", other)
-    assert await one.read_texts(other) == []
+    await tab.log_in(person)
+    await tab.wait_for("device.sessions.length === 2")
+    assert await tab.evaluate("return device.session(given).isSealed;", other) is True
+    assert await tab.evaluate("return device.session(given).isSealed;", session.id) is False
+    await tab.evaluate("await device.session(given).open();", other)
+    assert await tab.read_texts(other) == []
 
 
 @pytest.mark.req("page.invite")
-async def test_an_invitation_is_over_after_five_minutes(one: PageTab, person: DeviceClient) -> None:
-    await one.log_in(person)
-    await one.evaluate("window.invitation = await device.invite();")
-    left = await one.evaluate("return invitation.expiresAt - Date.now();")
+async def test_an_invitation_expires_after_five_minutes(tab: PageTab, person: DeviceClient) -> None:
+    await tab.log_in(person)
+    await tab.evaluate("window.invitation = await device.invite();")
+    left = await tab.evaluate("return invitation.expiresAt - Date.now();")
     assert 290_000 < left <= 300_000
-    await one.evaluate("const { now } = Date; Date.now = () => now.call(Date) + 301_000;")
-    assert "too old" in await one.evaluate(FAILS % "await invitation.asked")
+    await tab.evaluate("const { now } = Date; Date.now = () => now.call(Date) + 301_000;")
+    assert "too old" in await tab.evaluate(FAILS % "await invitation.asked")
 
 
 # ── Browsers that lack something ────────────────────────────────────────────────────────────────
@@ -325,25 +323,25 @@ SubtleCrypto.prototype.importKey = function (form, key, algorithm, ...rest) {
 
 @pytest.mark.req("page.crypto")
 @pytest.mark.req("page.keys.sealed")
-async def test_a_browser_without_curves_does_the_same_and_keeps_no_bytes_in_clear(
-    one: PageTab, person: DeviceClient
+async def test_a_browser_without_curves_works_and_stores_no_plain_keys(
+    tab: PageTab, person: DeviceClient
 ) -> None:
-    await one.page.add_init_script(NO_CURVES)
-    await one.open()
+    await tab.page.add_init_script(NO_CURVES)
+    await tab.open()
     session = await create_session(person)
     await send_bodies(person, session, build_text_body(1, "hello"))
-    await one.log_in(person)
-    await one.open_session(session.id)
-    assert await one.read_texts(session.id) == ["hello"]
-    told = json.dumps(await read_stored(one))
-    assert to_base64(person.secret.content_keys.secret) not in told
-    assert to_base64(person.secret.secret) not in told
-    await one.reload()
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    assert await tab.read_texts(session.id) == ["hello"]
+    reply = json.dumps(await read_stored(tab))
+    assert to_base64(person.secret.content_keys.secret) not in reply
+    assert to_base64(person.secret.secret) not in reply
+    await tab.reload()
     other = await create_session(person)
     await send_bodies(person, other, build_text_body(1, "again"))
-    await one.open_session(other.id)
-    assert await one.read_texts(other.id) == ["again"]
-    await one.evaluate("await device.logInAgain();")
+    await tab.open_session(other.id)
+    assert await tab.read_texts(other.id) == ["again"]
+    await tab.evaluate("await device.logInAgain();")
 
 
 @pytest.mark.req("page.account.unable")
@@ -354,9 +352,9 @@ async def test_a_browser_without_curves_does_the_same_and_keeps_no_bytes_in_clea
         ("indexedDB.open = () => { throw new Error('no'); };", "failed", "private mode"),
     ],
 )
-async def test_a_browser_that_cannot_keep_keys_says_why(
-    one: PageTab, script: str, stage: str, problem: str
+async def test_a_browser_that_cannot_store_keys_says_why(
+    tab: PageTab, script: str, stage: str, problem: str
 ) -> None:
-    await one.evaluate(script)
-    assert await one.start_device() == stage
-    assert problem in await one.evaluate("return device.problem;")
+    await tab.evaluate(script)
+    assert await tab.start_device() == stage
+    assert problem in await tab.evaluate("return device.problem;")

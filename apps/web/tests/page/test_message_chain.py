@@ -1,4 +1,4 @@
-"""What the page sends is a chain that a gateway takes without a fault, whatever happens to it."""
+"""The page's messages form a chain that a gateway accepts, whatever happens to the page."""
 
 import asyncio
 import json
@@ -24,15 +24,16 @@ SEND = "for (const text of given.texts) device.session(given.id).send(text);"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def wired(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
-    async with open_page_tab(browser, relay.url, wired=True) as made:
-        yield made
+async def wired_tab(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
+    async with open_page_tab(browser, relay.url, can_go_offline=True) as tab:
+        yield tab
 
 
 async def read_chain_links(
     person: DeviceClient, session: DeviceSession, count: int
 ) -> list[ChainLink]:
-    """Those of all messages, once there are so many; a gateway would have taken each of them."""
+    """The links of all messages, once there are so many; a gateway would have accepted each of
+    them."""
     async with asyncio.timeout(PATIENCE):
         while True:
             path = f"/v3/sessions/{session.id}/messages?limit=500"
@@ -68,10 +69,10 @@ async def enter_session(tab: PageTab, person: DeviceClient) -> DeviceSession:
 
 
 @pytest.mark.req("page.chain.sent")
-async def test_messages_and_files_are_one_chain(one: PageTab, person: DeviceClient) -> None:
-    session = await enter_session(one, person)
-    await one.evaluate(SEND, {"id": session.id, "texts": ["one", "two"]})
-    await one.evaluate(
+async def test_messages_and_files_are_one_chain(tab: PageTab, person: DeviceClient) -> None:
+    session = await enter_session(tab, person)
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["one", "two"]})
+    await tab.evaluate(
         """const notes = new File(["abc"], "notes.txt", { type: "text/plain" });
         device.session(given).send("three", [notes, notes]);""",
         session.id,
@@ -79,18 +80,18 @@ async def test_messages_and_files_are_one_chain(one: PageTab, person: DeviceClie
     found = await read_chain_links(person, session, 5)
     assert [chain.counter for chain in found] == [1, 2, 3, 4, 5]
     assert len({(chain.device, chain.chain) for chain in found}) == 1
-    # Another session has a chain of its own, of the same device.
+    # In another session the same device has another chain.
     other = await create_session(person)
-    await one.open_session(other.id)
-    await one.evaluate(SEND, {"id": other.id, "texts": ["four"]})
+    await tab.open_session(other.id)
+    await tab.evaluate(SEND, {"id": other.id, "texts": ["four"]})
     (chain,) = await read_chain_links(person, other, 1)
     assert (chain.device, chain.counter) == (found[0].device, 1)
     assert chain.chain != found[0].chain
 
 
 @pytest.mark.req("page.chain.retry")
-async def test_an_answer_that_gets_lost_breaks_no_chain(one: PageTab, person: DeviceClient) -> None:
-    session = await enter_session(one, person)
+async def test_a_lost_answer_breaks_no_chain(tab: PageTab, person: DeviceClient) -> None:
+    session = await enter_session(tab, person)
     posted: list[str] = []
 
     async def lose(route: Route) -> None:
@@ -103,12 +104,12 @@ async def test_an_answer_that_gets_lost_breaks_no_chain(one: PageTab, person: De
             posted.append(route.request.post_data or "")
             await route.fallback()
 
-    await one.page.route("**/v3/sessions/*/messages", lose)
-    one.watch.allow_faults("ERR_FAILED")
-    await one.evaluate(SEND, {"id": session.id, "texts": ["one", "two"]})
+    await tab.page.route("**/v3/sessions/*/messages", lose)
+    tab.watch.allow_faults("ERR_FAILED")
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["one", "two"]})
     async with asyncio.timeout(PATIENCE):
-        while await count_unsent(one):
-            await one.evaluate("await device.outbox.send();")
+        while await count_unsent(tab):
+            await tab.evaluate("await device.outbox.send();")
     found = await read_chain_links(person, session, 2)
     assert [chain.counter for chain in found] == [1, 2]
     contents = [json.loads(text)["messages"][0] for text in posted[:3]]
@@ -116,29 +117,29 @@ async def test_an_answer_that_gets_lost_breaks_no_chain(one: PageTab, person: De
 
 
 @pytest.mark.req("page.chain.retry")
-async def test_what_waited_offline_over_a_reload_is_one_chain(
-    wired: PageTab, person: DeviceClient
+async def test_offline_messages_kept_over_a_reload_are_one_chain(
+    wired_tab: PageTab, person: DeviceClient
 ) -> None:
-    session = await enter_session(wired, person)
-    await wired.evaluate(SEND, {"id": session.id, "texts": ["before"]})
+    session = await enter_session(wired_tab, person)
+    await wired_tab.evaluate(SEND, {"id": session.id, "texts": ["before"]})
     await read_chain_links(person, session, 1)
-    await wired.go_offline()
-    await wired.evaluate(SEND, {"id": session.id, "texts": ["a", "b", "c"]})
+    await wired_tab.go_offline()
+    await wired_tab.evaluate(SEND, {"id": session.id, "texts": ["a", "b", "c"]})
     async with asyncio.timeout(PATIENCE):
-        while await count_unsent(wired) < 3:
+        while await count_unsent(wired_tab) < 3:
             await asyncio.sleep(0.02)
-    assert await wired.reload() == "ready"
-    await wired.go_online()
+    assert await wired_tab.reload() == "ready"
+    await wired_tab.go_online()
     found = await read_chain_links(person, session, 4)
     assert [chain.counter for chain in found] == [1, 2, 3, 4]
 
 
 @pytest.mark.req("page.chain.retry")
 async def test_two_tabs_and_two_devices_break_no_chain(
-    browser: Browser, relay: RelayServer, wired: PageTab, person: DeviceClient
+    browser: Browser, relay: RelayServer, wired_tab: PageTab, person: DeviceClient
 ) -> None:
-    session = await enter_session(wired, person)
-    second = PageTab(await wired.page.context.new_page(), wired.watch, wired.url)
+    session = await enter_session(wired_tab, person)
+    second = PageTab(await wired_tab.page.context.new_page(), wired_tab.watch, wired_tab.url)
     await second.open()
     await second.start_device()
     await second.open_session(session.id)
@@ -148,8 +149,8 @@ async def test_two_tabs_and_two_devices_break_no_chain(
         texts = [str(number) for number in range(5)]
         await asyncio.gather(
             *(
-                one.evaluate(SEND, {"id": session.id, "texts": texts})
-                for one in (wired, second, other)
+                tab.evaluate(SEND, {"id": session.id, "texts": texts})
+                for tab in (wired_tab, second, other)
             )
         )
         found = await read_chain_links(person, session, 15)
@@ -161,11 +162,11 @@ async def test_two_tabs_and_two_devices_break_no_chain(
 
 
 @pytest.mark.req("page.chain.anew")
-async def test_what_is_dropped_or_refused_for_good_leaves_no_gap(
-    one: PageTab, person: DeviceClient
+async def test_dropped_and_refused_messages_leave_no_gap(
+    tab: PageTab, person: DeviceClient
 ) -> None:
-    session = await enter_session(one, person)
-    await one.evaluate(SEND, {"id": session.id, "texts": ["one"]})
+    session = await enter_session(tab, person)
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["one"]})
     await read_chain_links(person, session, 1)
     refused = [True]
 
@@ -175,15 +176,15 @@ async def test_what_is_dropped_or_refused_for_good_leaves_no_gap(
         else:
             await route.fallback()
 
-    await one.page.route("**/v3/sessions/*/messages", refuse)
-    one.watch.allow_faults("413")
-    await one.evaluate(SEND, {"id": session.id, "texts": ["two", "three"]})
+    await tab.page.route("**/v3/sessions/*/messages", refuse)
+    tab.watch.allow_faults("413")
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["two", "three"]})
     rows = "device.session(given).story.rows"
-    await one.wait_for(
+    await tab.wait_for(
         f"{rows}.filter(({{ state }}) => state === 'failed').length === 2", session.id
     )
     refused.clear()
-    await one.evaluate(
+    await tab.evaluate(
         """const session = device.session(given);
         const [, two, three] = session.story.rows;
         await session.discard(two.id);
@@ -195,11 +196,11 @@ async def test_what_is_dropped_or_refused_for_good_leaves_no_gap(
 
 
 @pytest.mark.req("page.chain.anew")
-async def test_a_device_whose_message_was_refused_begins_another_chain(
-    one: PageTab, person: DeviceClient
+async def test_a_device_starts_another_chain_after_a_refusal(
+    tab: PageTab, person: DeviceClient
 ) -> None:
-    session = await enter_session(one, person)
-    await one.evaluate(SEND, {"id": session.id, "texts": ["one"]})
+    session = await enter_session(tab, person)
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["one"]})
     (first,) = await read_chain_links(person, session, 1)
 
     def notice(reason: str, chain: str, number: int) -> dict[str, Any]:
@@ -209,34 +210,32 @@ async def test_a_device_whose_message_was_refused_begins_another_chain(
         ids = {"id": derive_id("notice", number), "ev": ev}
         return {**body, "content": {**body["content"], **ids}}
 
-    # A repeat says nothing against the chain, nor does what is said of another one.
+    # A replay does not close the chain, nor does a line about another chain.
     await send_bodies(
         person, session, notice("repeat", first.chain, 1), notice("gap", "another", 2)
     )
-    await one.wait_for("device.session(given).seq === 3", session.id)
-    await one.evaluate(SEND, {"id": session.id, "texts": ["two"]})
-    await one.wait_for("device.session(given).seq === 4", session.id)
+    await tab.wait_for("device.session(given).seq === 3", session.id)
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["two"]})
+    await tab.wait_for("device.session(given).seq === 4", session.id)
     await send_bodies(person, session, notice("gap", first.chain, 3))
-    await one.wait_for("device.session(given).seq === 5", session.id)
-    assert "**Not delivered:** gap" in await one.read_texts(session.id)
-    await one.evaluate(SEND, {"id": session.id, "texts": ["three"]})
-    await one.wait_for("device.session(given).seq === 6", session.id)
-    plains = [said.plain for said in await person.read_messages(session)]
+    await tab.wait_for("device.session(given).seq === 5", session.id)
+    assert "**Not delivered:** gap" in await tab.read_texts(session.id)
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["three"]})
+    await tab.wait_for("device.session(given).seq === 6", session.id)
+    plains = [texts.plain for texts in await person.read_messages(session)]
     found = [chain for plain in plains if (chain := read_chain_link(plain)) is not None]
     assert [chain.counter for chain in found] == [1, 2, 1]
     assert found[2].chain != first.chain
 
 
 @pytest.mark.req("page.chain.anew")
-async def test_who_logs_out_and_comes_back_is_another_device(
-    one: PageTab, person: DeviceClient
-) -> None:
-    session = await enter_session(one, person)
-    await one.evaluate(SEND, {"id": session.id, "texts": ["one"]})
+async def test_logging_in_again_makes_another_device(tab: PageTab, person: DeviceClient) -> None:
+    session = await enter_session(tab, person)
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["one"]})
     await read_chain_links(person, session, 1)
-    await one.evaluate("await device.logOut();")
-    await one.evaluate("await device.restore(given);", to_backup_text(person.secret.secret))
-    await one.open_session(session.id)
-    await one.evaluate(SEND, {"id": session.id, "texts": ["two"]})
+    await tab.evaluate("await device.logOut();")
+    await tab.evaluate("await device.restore(given);", to_backup_text(person.secret.secret))
+    await tab.open_session(session.id)
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["two"]})
     first, second = await read_chain_links(person, session, 2)
     assert first.device != second.device

@@ -1,4 +1,4 @@
-"""The outbox: what is said here reaches the relay once, in its order, whatever happens."""
+"""The outbox: messages reach the relay once and in order, whatever happens."""
 
 import asyncio
 import json
@@ -22,16 +22,16 @@ SEND = "for (const text of given.texts) device.session(given.id).send(text);"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def wired(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
+async def wired_tab(browser: Browser, relay: RelayServer) -> AsyncIterator[PageTab]:
     """A tab that can be cut off from the relay."""
-    async with open_page_tab(browser, relay.url, wired=True) as made:
-        yield made
+    async with open_page_tab(browser, relay.url, can_go_offline=True) as tab:
+        yield tab
 
 
 async def wait_for_messages(
     person: DeviceClient, session: DeviceSession, count: int
 ) -> list[OpenedMessage]:
-    """What is at the relay, once there is that much."""
+    """The messages at the relay, once there are so many."""
     async with asyncio.timeout(PATIENCE):
         while True:
             found = await person.read_messages(session)
@@ -41,7 +41,7 @@ async def wait_for_messages(
 
 
 def list_texts(found: list[OpenedMessage]) -> list[str]:
-    return [said.plain["content"]["text"] for said in found]
+    return [messages.plain["content"]["text"] for messages in found]
 
 
 async def count_unsent(tab: PageTab) -> int:
@@ -49,69 +49,69 @@ async def count_unsent(tab: PageTab) -> int:
 
 
 @pytest.mark.req("page.outbox.sent")
-async def test_what_is_said_is_a_row_at_once_and_the_same_row_when_it_has_come_back(
-    one: PageTab, person: DeviceClient
+async def test_a_message_is_one_row_before_and_after_it_is_sent(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
-    await one.log_in(person)
-    await one.open_session(session.id)
-    state = await one.evaluate(
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    state = await tab.evaluate(
         """const session = device.session(given);
         window.row = session.send("hello \\u{1F980}");
         return [row.state, session.story.rows.at(-1) === row, session.send("  "), row.id];""",
         session.id,
     )
     assert state[:3] == ["waiting", True, None]
-    (said,) = await wait_for_messages(person, session, 1)
-    body = decode_body(json.dumps(said.plain))
+    (messages,) = await wait_for_messages(person, session, 1)
+    body = decode_body(json.dumps(messages.plain))
     assert isinstance(body, UserBody)
-    assert (body.content.text, said.local_id) == ("hello \N{CRAB}", state[3])
-    await one.wait_for("device.session(given).seq === 1", session.id)
-    await one.wait_for("row.state === 'sent'")
+    assert (body.content.text, messages.local_id) == ("hello \N{CRAB}", state[3])
+    await tab.wait_for("device.session(given).seq === 1", session.id)
+    await tab.wait_for("row.state === 'sent'")
     assert (
-        await one.evaluate("return device.session(given).story.rows[0] === row;", session.id)
+        await tab.evaluate("return device.session(given).story.rows[0] === row;", session.id)
         is True
     )
-    assert await count_unsent(one) == 0
+    assert await count_unsent(tab) == 0
 
 
 @pytest.mark.req("page.outbox.offline")
 @pytest.mark.req("page.outbox.once")
-async def test_words_said_offline_survive_a_reload_and_go_out_oldest_first(
-    wired: PageTab, person: DeviceClient
+async def test_offline_messages_survive_a_reload_and_are_sent_oldest_first(
+    wired_tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
-    await wired.log_in(person)
-    await wired.open_session(session.id)
-    await wired.go_offline()
+    await wired_tab.log_in(person)
+    await wired_tab.open_session(session.id)
+    await wired_tab.go_offline()
     texts = [f"word {number}" for number in range(6)]
-    await wired.evaluate(SEND, {"id": session.id, "texts": texts[:3]})
+    await wired_tab.evaluate(SEND, {"id": session.id, "texts": texts[:3]})
     async with asyncio.timeout(PATIENCE):
-        while await count_unsent(wired) < 3:
+        while await count_unsent(wired_tab) < 3:
             await asyncio.sleep(0.02)
-    assert await wired.reload() == "ready"
-    await wired.evaluate("device.session(given).open();", session.id)
-    await wired.wait_for("device.session(given).story.rows.length === 3", session.id)
-    assert await wired.evaluate(f"return {STATES};", session.id) == [
+    assert await wired_tab.reload() == "ready"
+    await wired_tab.evaluate("device.session(given).open();", session.id)
+    await wired_tab.wait_for("device.session(given).story.rows.length === 3", session.id)
+    assert await wired_tab.evaluate(f"return {STATES};", session.id) == [
         [t, "waiting"] for t in texts[:3]
     ]
-    await wired.evaluate(SEND, {"id": session.id, "texts": texts[3:]})
+    await wired_tab.evaluate(SEND, {"id": session.id, "texts": texts[3:]})
     assert await person.read_messages(session) == []
-    await wired.go_online()
+    await wired_tab.go_online()
     found = await wait_for_messages(person, session, 6)
     assert list_texts(found) == texts
-    await wired.wait_for(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
-    assert await wired.read_texts(session.id) == texts
-    assert await count_unsent(wired) == 0
+    await wired_tab.wait_for(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
+    assert await wired_tab.read_texts(session.id) == texts
+    assert await count_unsent(wired_tab) == 0
 
 
 @pytest.mark.req("page.outbox.once")
-async def test_a_message_whose_answer_got_lost_is_there_once(
-    one: PageTab, person: DeviceClient
+async def test_a_message_with_a_lost_answer_is_stored_once(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
-    await one.log_in(person)
-    await one.open_session(session.id)
+    await tab.log_in(person)
+    await tab.open_session(session.id)
     lost: list[str] = []
 
     async def lose(route: Route) -> None:
@@ -121,32 +121,32 @@ async def test_a_message_whose_answer_got_lost_is_there_once(
         else:
             await route.fallback()
 
-    await one.page.route("**/v3/sessions/*/messages", lose)
-    one.watch.allow_faults("ERR_FAILED")
-    await one.evaluate("device.session(given).send('once');", session.id)
+    await tab.page.route("**/v3/sessions/*/messages", lose)
+    tab.watch.allow_faults("ERR_FAILED")
+    await tab.evaluate("device.session(given).send('once');", session.id)
     async with asyncio.timeout(PATIENCE):
         while not lost:
             await asyncio.sleep(0.02)
-    # It is on the screen by the socket; the outbox does not know yet, and sends it again.
-    await one.wait_for("device.session(given).seq === 1", session.id)
-    await one.evaluate("await device.outbox.send();")
+    # It is shown because of the socket; the outbox does not know yet, and sends it again.
+    await tab.wait_for("device.session(given).seq === 1", session.id)
+    await tab.evaluate("await device.outbox.send();")
     async with asyncio.timeout(PATIENCE):
-        while await count_unsent(one):
+        while await count_unsent(tab):
             await asyncio.sleep(0.02)
     await person.send_text(session, "after")
-    await one.wait_for("device.session(given).seq === 2", session.id)
+    await tab.wait_for("device.session(given).seq === 2", session.id)
     assert list_texts(await person.read_messages(session)) == ["once", "after"]
-    assert await one.read_texts(session.id) == ["once", "after"]
+    assert await tab.read_texts(session.id) == ["once", "after"]
 
 
 @pytest.mark.req("page.outbox.files")
-async def test_files_go_before_their_words_and_are_opened_by_others(
-    one: PageTab, person: DeviceClient
+async def test_files_are_sent_before_their_text_and_opened_by_others(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
-    await one.log_in(person)
-    await one.open_session(session.id)
-    found = await one.evaluate(
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    found = await tab.evaluate(
         """const canvas = new OffscreenCanvas(40, 20);
         const context = canvas.getContext("2d");
         context.fillStyle = "#c33";
@@ -165,8 +165,8 @@ async def test_files_go_before_their_words_and_are_opened_by_others(
     )
     assert found[0][1] == ["notes.txt", "", 3_000_000]
     assert found[1] == 3_000_000
-    said = await wait_for_messages(person, session, 3)
-    bodies = [decode_body(json.dumps(each.plain)) for each in said]
+    messages = await wait_for_messages(person, session, 3)
+    bodies = [decode_body(json.dumps(each.plain)) for each in messages]
     files = [b.content.ev for b in bodies if isinstance(b, SessionBody)]
     assert isinstance(bodies[2], UserBody)
     picture, notes = files
@@ -176,16 +176,16 @@ async def test_files_go_before_their_words_and_are_opened_by_others(
     shown: Any = picture.image
     assert (shown.width, shown.height, bool(shown.thumbhash)) == (40, 20, True)
     assert await person.download(session, notes.ref) == b"A" * 3_000_000
-    await one.wait_for("row.state === 'sent'")
-    await one.wait_for("device.session(given).seq === 3", session.id)
-    seen = await one.evaluate("return seen;")
+    await tab.wait_for("row.state === 'sent'")
+    await tab.wait_for("device.session(given).seq === 3", session.id)
+    seen = await tab.evaluate("return seen;")
     progress = [part for state, part in seen if part is not None]
     assert progress == sorted(progress)
     assert progress[-1] > 0.9
-    # After a reload it comes from the relay, or from what is kept of it.
-    await one.reload()
-    await one.open_session(session.id)
-    read = await one.evaluate(
+    # After a reload it comes from the relay, or from disk.
+    await tab.reload()
+    await tab.open_session(session.id)
+    read = await tab.evaluate(
         """const [row] = device.session(given).story.rows;
         const parts = [];
         const options = { onProgress: (part) => parts.push(part) };
@@ -198,8 +198,8 @@ async def test_files_go_before_their_words_and_are_opened_by_others(
 
 
 @pytest.mark.req("page.files.download")
-async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
-    one: PageTab, person: DeviceClient
+async def test_a_received_file_is_fetched_with_progress_and_cached(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
     data = bytes(range(256)) * 4000
@@ -214,8 +214,8 @@ async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
     await person.send_body(session, {"role": "session", "content": person.build_envelope(event)})
     await person.send_body(session, {"role": "session", "content": person.build_envelope(bad)})
     await person.send_text(session, "for you")
-    await one.log_in(person)
-    await one.open_session(session.id)
+    await tab.log_in(person)
+    await tab.open_session(session.id)
     fetch = """const session = device.session(given);
         const [row] = session.story.rows;
         const parts = [];
@@ -224,12 +224,12 @@ async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
         const grows = parts.every((part, at) => !at || part >= parts[at - 1]);
         return [blob.type, bytes.length, bytes[255], grows, parts.at(-1)];"""
     expected = ["application/octet-stream", len(data), 255, True, 1]
-    assert await one.evaluate(fetch, session.id) == expected
-    # Nobody is asked a second time.
-    await one.page.route("**/attachments/**", lambda route: route.abort())
-    assert await one.evaluate(fetch, session.id) == expected
-    one.watch.allow_faults("ERR_FAILED")
-    failed = await one.evaluate(
+    assert await tab.evaluate(fetch, session.id) == expected
+    # It is not fetched a second time.
+    await tab.page.route("**/attachments/**", lambda route: route.abort())
+    assert await tab.evaluate(fetch, session.id) == expected
+    tab.watch.allow_faults("ERR_FAILED")
+    failed = await tab.evaluate(
         """try { await device.session(given).file(device.session(given).story.rows[0].files[1]); }
         catch (error) { return error.message; }""",
         session.id,
@@ -238,12 +238,12 @@ async def test_a_file_of_somebody_else_is_fetched_with_its_progress_and_kept(
 
 
 @pytest.mark.req("page.outbox.refused")
-async def test_what_the_relay_refuses_is_shown_as_failed_and_can_be_sent_again_or_dropped(
-    one: PageTab, person: DeviceClient
+async def test_refused_messages_are_shown_as_failed_and_can_be_resent_or_dropped(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
-    await one.log_in(person)
-    await one.open_session(session.id)
+    await tab.log_in(person)
+    await tab.open_session(session.id)
     refused = [True]
 
     async def refuse(route: Route) -> None:
@@ -252,22 +252,22 @@ async def test_what_the_relay_refuses_is_shown_as_failed_and_can_be_sent_again_o
         else:
             await route.fallback()
 
-    await one.page.route("**/v3/sessions/*/messages", refuse)
-    one.watch.allow_faults("400")
-    await one.evaluate(SEND, {"id": session.id, "texts": ["first", "second"]})
-    await one.wait_for(f"{STATES}.every(([, state]) => state === 'failed')", session.id)
+    await tab.page.route("**/v3/sessions/*/messages", refuse)
+    tab.watch.allow_faults("400")
+    await tab.evaluate(SEND, {"id": session.id, "texts": ["first", "second"]})
+    await tab.wait_for(f"{STATES}.every(([, state]) => state === 'failed')", session.id)
     row = "device.session(given).story.rows[0]"
-    assert await one.evaluate(f"return {row}.problem;", session.id) == "no such words"
-    # Also after a reload, and without trying again by itself.
-    await one.reload()
-    await one.open_session(session.id)
-    await one.wait_for("device.connection.state === 'online'")
-    assert await one.evaluate(f"return {STATES};", session.id) == [
+    assert await tab.evaluate(f"return {row}.problem;", session.id) == "no such words"
+    # Also after a reload, and without an automatic retry.
+    await tab.reload()
+    await tab.open_session(session.id)
+    await tab.wait_for("device.connection.state === 'online'")
+    assert await tab.evaluate(f"return {STATES};", session.id) == [
         ["first", "failed"],
         ["second", "failed"],
     ]
     refused.clear()
-    await one.evaluate(
+    await tab.evaluate(
         """const session = device.session(given);
         const [first, second] = session.story.rows;
         await session.discard(first.id);
@@ -275,49 +275,51 @@ async def test_what_the_relay_refuses_is_shown_as_failed_and_can_be_sent_again_o
         session.id,
     )
     assert list_texts(await wait_for_messages(person, session, 1)) == ["second"]
-    await one.wait_for("device.session(given).seq === 1", session.id)
-    assert await one.evaluate(f"return {STATES};", session.id) == [["second", "sent"]]
-    assert await count_unsent(one) == 0
+    await tab.wait_for("device.session(given).seq === 1", session.id)
+    assert await tab.evaluate(f"return {STATES};", session.id) == [["second", "sent"]]
+    assert await count_unsent(tab) == 0
 
 
 @pytest.mark.req("page.outbox.refused")
 async def test_a_file_that_is_too_large_is_refused_before_it_is_sent(
-    one: PageTab, person: DeviceClient
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(
         person, capabilities={"attachments": {"maxBytes": 2 * 1024 * 1024}}
     )
-    await one.log_in(person)
-    await one.open_session(session.id)
-    told = await one.evaluate(
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    result = await tab.evaluate(
         """const session = device.session(given);
         window.row = session.send("", [new File([new Uint8Array(2_097_153)], "film.mov")]);
         return session.largestFile;""",
         session.id,
     )
-    assert told == 2 * 1024 * 1024
-    await one.wait_for("row.state === 'failed'")
-    problem = await one.evaluate("return row.problem;")
+    assert result == 2 * 1024 * 1024
+    await tab.wait_for("row.state === 'failed'")
+    problem = await tab.evaluate("return row.problem;")
     assert problem == "film.mov is too large: a file may have 2 MB."
-    await one.evaluate("await device.session(given).discard(row.id);", session.id)
-    assert await one.evaluate("return device.session(given).story.rows.length;", session.id) == 0
+    await tab.evaluate("await device.session(given).discard(row.id);", session.id)
+    assert await tab.evaluate("return device.session(given).story.rows.length;", session.id) == 0
     assert await person.read_messages(session) == []
 
 
 @pytest.mark.req("page.outbox.once")
 @pytest.mark.slow
-async def test_two_tabs_send_what_waits_once(wired: PageTab, person: DeviceClient) -> None:
+async def test_two_tabs_send_waiting_messages_once(
+    wired_tab: PageTab, person: DeviceClient
+) -> None:
     session = await create_session(person)
-    await wired.log_in(person)
-    await wired.open_session(session.id)
-    await wired.go_offline()
-    await wired.evaluate(SEND, {"id": session.id, "texts": ["a", "b"]})
+    await wired_tab.log_in(person)
+    await wired_tab.open_session(session.id)
+    await wired_tab.go_offline()
+    await wired_tab.evaluate(SEND, {"id": session.id, "texts": ["a", "b"]})
     async with asyncio.timeout(PATIENCE):
-        while await count_unsent(wired) < 2:
+        while await count_unsent(wired_tab) < 2:
             await asyncio.sleep(0.02)
-    other = PageTab(await wired.page.context.new_page(), wired.watch, wired.url)
+    other = PageTab(await wired_tab.page.context.new_page(), wired_tab.watch, wired_tab.url)
     await other.open()
-    await asyncio.gather(other.start_device(), wired.go_online())
+    await asyncio.gather(other.start_device(), wired_tab.go_online())
     await wait_for_messages(person, session, 2)
     await other.wait_for("device.connection.state === 'online'")
     await other.evaluate("await device.outbox.send();")
@@ -328,26 +330,26 @@ async def test_two_tabs_send_what_waits_once(wired: PageTab, person: DeviceClien
 
 
 @pytest.mark.req("page.drafts")
-async def test_what_was_begun_is_there_after_a_reload(one: PageTab, person: DeviceClient) -> None:
+async def test_a_stored_draft_survives_a_reload(tab: PageTab, person: DeviceClient) -> None:
     session = await create_session(person)
-    await one.log_in(person)
-    await one.wait_for("device.session(given)", session.id)
-    await one.evaluate("await device.session(given).keepDraft('half a sent');", session.id)
-    await one.reload()
-    assert await one.evaluate("return device.session(given).draft;", session.id) == "half a sent"
-    await one.evaluate("await device.session(given).keepDraft('');", session.id)
-    await one.reload()
-    assert await one.evaluate("return device.session(given).draft;", session.id) == ""
+    await tab.log_in(person)
+    await tab.wait_for("device.session(given)", session.id)
+    await tab.evaluate("await device.session(given).keepDraft('half a sent');", session.id)
+    await tab.reload()
+    assert await tab.evaluate("return device.session(given).draft;", session.id) == "half a sent"
+    await tab.evaluate("await device.session(given).keepDraft('');", session.id)
+    await tab.reload()
+    assert await tab.evaluate("return device.session(given).draft;", session.id) == ""
 
 
 @pytest.mark.req("page.outbox.receipt")
-async def test_words_are_sent_when_the_relay_says_it_has_them_and_not_before(
-    one: PageTab, person: DeviceClient
+async def test_messages_count_as_sent_only_after_confirmation(
+    tab: PageTab, person: DeviceClient
 ) -> None:
     session = await create_session(person)
-    await one.log_in(person)
-    await one.open_session(session.id)
-    one.watch.allow_faults("status of 502")
+    await tab.log_in(person)
+    await tab.open_session(session.id)
+    tab.watch.allow_faults("status of 502")
     left = ["<html>", "[]", "null", "7", '{"messages": 7}', '{"messages": [7]}', '{"messages": []}']
 
     async def lie(route: Route) -> None:
@@ -356,14 +358,14 @@ async def test_words_are_sent_when_the_relay_says_it_has_them_and_not_before(
         else:
             await route.fallback()
 
-    await one.page.route("**/v3/sessions/*/messages", lie)
-    await one.evaluate("device.session(given).send('true words');", session.id)
+    await tab.page.route("**/v3/sessions/*/messages", lie)
+    await tab.evaluate("device.session(given).send('true words');", session.id)
     async with asyncio.timeout(PATIENCE):
         while left:
-            # It would try again by itself; nobody has to wait for that here.
-            await one.evaluate("await device.outbox.send();")
+            # It would retry by itself; the test need not wait for that.
+            await tab.evaluate("await device.outbox.send();")
     assert await person.read_messages(session) == []
-    await one.evaluate("await device.outbox.send();")
+    await tab.evaluate("await device.outbox.send();")
     assert list_texts(await wait_for_messages(person, session, 1)) == ["true words"]
-    await one.wait_for(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
-    assert await count_unsent(one) == 0
+    await tab.wait_for(f"{STATES}.every(([, state]) => state === 'sent')", session.id)
+    assert await count_unsent(tab) == 0

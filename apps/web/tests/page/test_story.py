@@ -1,4 +1,4 @@
-"""The story: the rows that a conversation is read as, whatever comes in whatever order."""
+"""The story: the rows of a conversation, from entries in any order."""
 
 import json
 import random
@@ -44,7 +44,7 @@ const storyOf = (...batches) => {
 
 
 def build_bodies(envelopes: list[Any]) -> list[Any]:
-    """As a gateway wraps them."""
+    """Wrapped as a gateway wraps them."""
     meta = {"sentFrom": "crabtalk"}
     return [{"role": "session", "content": each, "meta": meta} for each in envelopes]
 
@@ -77,11 +77,11 @@ def file_body(key: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.req("page.story.order")
 @pytest.mark.req("page.story.once")
-async def test_a_conversation_reads_the_same_in_whatever_order_it_comes(idle: PageTab) -> None:
+async def test_a_conversation_reads_the_same_in_any_order_of_arrival(shared_tab: PageTab) -> None:
     envelopes = read_json_lines(FIXTURES / "emitted.jsonl")
     shuffled = list(range(len(envelopes)))
     random.Random(11).shuffle(shuffled)
-    found = await idle.evaluate(
+    found = await shared_tab.evaluate(
         f"""{TOLD}
         const entries = read(given.bodies);
         const pages = [];
@@ -105,8 +105,8 @@ async def test_a_conversation_reads_the_same_in_whatever_order_it_comes(idle: Pa
 
 
 @pytest.mark.req("page.story.whole")
-async def test_every_word_of_any_conversation_is_in_one_row(idle: PageTab) -> None:
-    """Conversations that the adapter's own tests are about, with tasks in tasks, kills and all."""
+async def test_every_text_of_any_conversation_is_in_one_row(shared_tab: PageTab) -> None:
+    """The conversations of the adapter's own tests, with nested tasks, kills and all."""
     conversations = []
 
     @settings(max_examples=12, database=None, phases=[Phase.generate], derandomize=True)
@@ -118,7 +118,7 @@ async def test_every_word_of_any_conversation_is_in_one_row(idle: PageTab) -> No
 
     carry_out()
     given = [build_bodies([json.loads(encode_envelope(e)) for e in each]) for each in conversations]
-    found = await idle.evaluate(
+    found = await shared_tab.evaluate(
         f"""{TOLD}
         const flat = (rows) => rows.flatMap((row) => [row, ...flat(row.children ?? [])]);
         return given.map((bodies) => {{
@@ -140,12 +140,12 @@ async def test_every_word_of_any_conversation_is_in_one_row(idle: PageTab) -> No
 
 
 @pytest.mark.req("page.story.order")
-async def test_words_of_people_stand_where_their_number_puts_them_whatever_the_clocks_say(
-    idle: PageTab,
+async def test_messages_of_people_are_placed_by_number_whatever_their_clocks(
+    shared_tab: PageTab,
 ) -> None:
     late = agent_body(1, {"t": "text", "text": "before"}, time=9_000_000)
     early = agent_body(2, {"t": "text", "text": "after"}, id="e3", time=9_000_001)
-    rows = await read_rows(idle, [late, user_body("now"), early, user_body("and then")])
+    rows = await read_rows(shared_tab, [late, user_body("now"), early, user_body("and then")])
     assert [row["text"] for row in rows] == ["before", "now", "after", "and then"]
 
 
@@ -153,8 +153,10 @@ async def test_words_of_people_stand_where_their_number_puts_them_whatever_the_c
 
 
 @pytest.mark.req("page.story.tasks")
-async def test_tasks_are_inside_the_calls_that_delegate_them_to_any_depth(idle: PageTab) -> None:
-    rows = await read_rows(idle, build_bodies(read_json_lines(FIXTURES / "emitted.jsonl")))
+async def test_tasks_are_inside_the_calls_that_delegate_them_to_any_depth(
+    shared_tab: PageTab,
+) -> None:
+    rows = await read_rows(shared_tab, build_bodies(read_json_lines(FIXTURES / "emitted.jsonl")))
     scout = next(row for row in rows if (row.get("task") or {}).get("name") == "scout")
     assert scout["task"] == {"name": "scout", "title": "Look around", "isActive": False}
     thought, inner = scout["children"]
@@ -172,19 +174,21 @@ async def test_tasks_are_inside_the_calls_that_delegate_them_to_any_depth(idle: 
 
 
 @pytest.mark.req("page.story.guests")
-async def test_a_guest_has_a_name_and_a_colour_that_is_the_same_everywhere(idle: PageTab) -> None:
-    rows = await read_rows(idle, build_bodies(read_json_lines(FIXTURES / "emitted.jsonl")))
+async def test_a_guest_has_a_name_and_a_colour_that_is_the_same_everywhere(
+    shared_tab: PageTab,
+) -> None:
+    rows = await read_rows(shared_tab, build_bodies(read_json_lines(FIXTURES / "emitted.jsonl")))
     spoke = next(row for row in rows if row.get("text") == "I saw one.")
     speaker = spoke["speaker"]
     assert (speaker["name"], speaker["kind"]) == ("twin", "guest")
-    hue = await idle.evaluate("return (await import('/story/agents.js')).hueOf('twin');")
+    hue = await shared_tab.evaluate("return (await import('/story/agents.js')).hueOf('twin');")
     assert speaker["hue"] == hue
     assert 0 <= hue < 360
 
 
 @pytest.mark.req("page.story.orphans")
-async def test_what_a_task_said_is_shown_at_once_and_goes_where_it_belongs_later(
-    idle: PageTab,
+async def test_rows_of_a_task_are_shown_at_once_and_moved_into_its_call_later(
+    shared_tab: PageTab,
 ) -> None:
     start = {"t": "start", "title": "owl — look"}
     later = [
@@ -192,7 +196,7 @@ async def test_what_a_task_said_is_shown_at_once_and_goes_where_it_belongs_later
         agent_body(3, {"t": "text", "text": "I look"}, subagent="cowl"),
         agent_body(4, {"t": "tool-call-end", "call": "k", "result": "seen"}),
     ]
-    found = await idle.evaluate(
+    found = await shared_tab.evaluate(
         f"""{TOLD}
         const [first, ...later] = read(given);
         const story = storyOf(later);
@@ -217,9 +221,9 @@ async def test_what_a_task_said_is_shown_at_once_and_goes_where_it_belongs_later
 
 @pytest.mark.req("page.story.revisions")
 async def test_a_change_deep_inside_raises_the_revisions_around_it_and_no_others(
-    idle: PageTab,
+    shared_tab: PageTab,
 ) -> None:
-    found = await idle.evaluate(
+    found = await shared_tab.evaluate(
         f"""{TOLD}
         const entries = read(given);
         const story = storyOf(entries.slice(0, 3));
@@ -245,8 +249,8 @@ async def test_a_change_deep_inside_raises_the_revisions_around_it_and_no_others
 
 
 @pytest.mark.req("page.story.turns")
-async def test_calls_of_a_turn_that_is_over_do_not_run_for_ever(idle: PageTab) -> None:
-    found = await idle.evaluate(
+async def test_calls_of_an_ended_turn_are_not_shown_as_running(shared_tab: PageTab) -> None:
+    found = await shared_tab.evaluate(
         f"""{TOLD}
         const entries = read(given);
         const story = storyOf(entries.slice(0, 2));
@@ -280,7 +284,7 @@ async def test_calls_of_a_turn_that_is_over_do_not_run_for_ever(idle: PageTab) -
 
 
 @pytest.mark.req("page.story.files")
-async def test_files_are_with_the_words_that_were_sent_after_them(idle: PageTab) -> None:
+async def test_files_are_shown_with_the_text_sent_after_them(shared_tab: PageTab) -> None:
     wrapped = file_body("cf2", "b.png")
     wrapped["content"] = {"type": "session", "data": wrapped["content"]}
     given = [
@@ -290,7 +294,7 @@ async def test_files_are_with_the_words_that_were_sent_after_them(idle: PageTab)
         user_body("again"),
         file_body("cf3", "c.png"),
     ]
-    rows = await read_rows(idle, given)
+    rows = await read_rows(shared_tab, given)
     assert [(row["text"], [file["name"] for file in row["files"]]) for row in rows] == [
         ("look", ["a.png", "b.png"]),
         ("again", []),
@@ -299,8 +303,8 @@ async def test_files_are_with_the_words_that_were_sent_after_them(idle: PageTab)
 
 
 @pytest.mark.req("page.story.waiting")
-async def test_words_are_one_row_from_the_moment_they_are_said(idle: PageTab) -> None:
-    found = await idle.evaluate(
+async def test_a_message_is_one_row_from_the_start(shared_tab: PageTab) -> None:
+    found = await shared_tab.evaluate(
         f"""{TOLD}
         const story = storyOf(read(given.slice(0, 1)));
         const file = {{ id: "cf1", ref: "", name: "a", size: 3, mimeType: "", image: null }};
@@ -339,13 +343,13 @@ async def test_words_are_one_row_from_the_moment_they_are_said(idle: PageTab) ->
 
 
 @pytest.mark.req("page.story.reading")
-async def test_what_the_python_reader_takes_the_page_takes(idle: PageTab) -> None:
-    """And of the rest, nothing that it would not know how to draw."""
+async def test_the_page_accepts_what_the_python_reader_accepts(shared_tab: PageTab) -> None:
+    """And of the rest, only what it can draw."""
     given = [probe["value"] for probe in json.loads((FIXTURES / "bodies.json").read_text())]
     probes = json.loads((FIXTURES / "probes.json").read_text())
     given += [{"role": "session", "content": probe["value"]} for probe in probes]
     assert len(given) > 60
-    found = await idle.evaluate(
+    found = await shared_tab.evaluate(
         f"""{TOLD} return given.map((body) =>
           readMessage({{ seq: 1, localId: "l", createdAt: 1 }}, body)?.ev.t ?? null);""",
         given,
@@ -359,7 +363,7 @@ async def test_what_the_python_reader_takes_the_page_takes(idle: PageTab) -> Non
             case SessionBody(content=envelope) if envelope.is_ignored:
                 assert read is None, body
             case SessionBody(content=envelope) if envelope.role == "user":
-                # What only agents do is nothing that people said.
+                # Events that only agents have are not messages of people.
                 assert read == (body_event(body)["t"] if is_said(envelope) else None), body
             case SessionBody():
                 assert read == body_event(body)["t"], body
@@ -419,7 +423,7 @@ HOSTILE: list[Any] = [
 
 
 @pytest.mark.req("page.story.hostile")
-async def test_nothing_that_comes_is_fatal_and_what_is_good_is_read(idle: PageTab) -> None:
+async def test_invalid_messages_are_skipped_and_valid_ones_read(shared_tab: PageTab) -> None:
     chain = [
         agent_body(
             100 + n,
@@ -430,7 +434,7 @@ async def test_nothing_that_comes_is_fatal_and_what_is_good_is_read(idle: PageTa
     ]
     good = [agent_body(900, {"t": "text", "text": "good"}), user_body("fine")]
     random.Random(3).shuffle(chain)
-    found = await idle.evaluate(
+    found = await shared_tab.evaluate(
         f"""{TOLD}
         const {{ rows }} = storyOf(read(given));
         const depth = (rows) => Math.max(0, ...rows.map((row) => 1 + depth(row.children ?? [])));
@@ -446,7 +450,7 @@ async def test_nothing_that_comes_is_fatal_and_what_is_good_is_read(idle: PageTa
 
 @pytest.mark.req("page.story.large")
 @pytest.mark.clock
-async def test_ten_thousand_entries_are_rows_in_a_moment(idle: PageTab) -> None:
+async def test_ten_thousand_entries_become_rows_quickly(shared_tab: PageTab) -> None:
     given = []
     for number in range(2500):
         turn = f"t{number}"
@@ -456,7 +460,7 @@ async def test_ten_thousand_entries_are_rows_in_a_moment(idle: PageTab) -> None:
             agent_body(4 * number + 2, {"t": "tool-call-end", "call": "k"}, turn=turn),
             agent_body(4 * number + 3, {"t": "text", "text": "x"}, turn=turn),
         ]
-    took = await idle.evaluate(
+    took = await shared_tab.evaluate(
         f"""{TOLD}
         const entries = read(given);
         const story = new Story();

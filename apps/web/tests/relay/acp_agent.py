@@ -1,4 +1,4 @@
-"""An agent without a model, over ACP: thinks, calls a tool, says what it was told, in capitals."""
+"""An ACP agent without a model: thinks, calls a tool, and repeats its message in capitals."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ def send_message(**message: Any) -> None:
 
 
 def send_update(session: str, what: str, **given: Any) -> None:
-    said = {"sessionId": session, "update": {"sessionUpdate": what, **given}}
-    send_message(method="session/update", params=said)
+    notification = {"sessionId": session, "update": {"sessionUpdate": what, **given}}
+    send_message(method="session/update", params=notification)
 
 
 def run_turn(session: str, words: str) -> None:

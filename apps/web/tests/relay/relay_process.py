@@ -1,4 +1,4 @@
-"""A relay as a process of its own, which can be killed."""
+"""A relay as a separate process, which can be killed."""
 
 import asyncio
 import signal
@@ -17,7 +17,7 @@ class RelayProcess:
     process: asyncio.subprocess.Process
 
     async def kill(self) -> None:
-        """Without a chance to finish anything."""
+        """Kill it without a chance to finish anything."""
         self.process.send_signal(signal.SIGKILL)
         await self.process.wait()
 

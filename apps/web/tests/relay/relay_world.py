@@ -1,4 +1,4 @@
-"""People with devices, for the relay's tests: each with keys of their own, over real sockets."""
+"""People with devices, for the relay's tests: each with their own keys, over real sockets."""
 
 import asyncio
 import io
@@ -33,7 +33,7 @@ class RelayReply:
 
 
 class RelayClient:
-    """Talks HTTP to a relay, with a token if it has one."""
+    """An HTTP client of a relay, with a token if it has one."""
 
     def __init__(self, http: aiohttp.ClientSession, token: str = "") -> None:
         self.http = http
@@ -68,7 +68,7 @@ class RelayClient:
 
 
 class SocketListener:
-    """A connected socket of python-socketio, and what it was told."""
+    """A connected socket of python-socketio, and the events it received."""
 
     def __init__(self, client: socketio.AsyncClient) -> None:
         self.io = client
@@ -88,12 +88,12 @@ class SocketListener:
 
     async def leave(self) -> None:
         await self.io.shutdown()
-        # The library leaves it open when a connection was refused.
+        # The library leaves it open if a connection was refused.
         if (http := self.io.eio.http) is not None:
             await http.close()
 
     async def wait_for(self, is_it: Callable[[str, Any], bool]) -> Any:
-        """The first thing told, or still to be told, that is it."""
+        """Return the first matching event, received or yet to come."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 self._event_arrived.clear()
@@ -137,7 +137,7 @@ class SocketListener:
 
 
 class RelayUser(RelayClient):
-    """Somebody with an account."""
+    """A person with an account."""
 
     def __init__(self, http: aiohttp.ClientSession, secret: MasterSecret) -> None:
         super().__init__(http)
@@ -168,13 +168,13 @@ class RelayUser(RelayClient):
         return {"content": self.sealer.seal({"text": text}), "localId": local_id}
 
     async def send_messages(self, session: str, *local_ids: str) -> list[dict[str, Any]]:
-        said = [self.build_message(each, each) for each in local_ids]
-        reply = await self.post(f"/v3/sessions/{session}/messages", messages=said)
+        built = [self.build_message(each, each) for each in local_ids]
+        reply = await self.post(f"/v3/sessions/{session}/messages", messages=built)
         messages: list[dict[str, Any]] = reply.ok["messages"]
         return messages
 
     async def read_messages(self, session: str, after: int = 0) -> list[dict[str, Any]]:
-        """All of it, page by page."""
+        """Read all messages, page by page."""
         found: list[dict[str, Any]] = []
         while True:
             path = f"/v3/sessions/{session}/messages"
@@ -185,7 +185,7 @@ class RelayUser(RelayClient):
             after = found[-1]["seq"]
 
     async def connect(self, **auth: Any) -> SocketListener:
-        """Disconnected again when the person's context is left."""
+        """Connected until the person's context is left."""
         listener = SocketListener(socketio.AsyncClient(reconnection=False))
         self.stack.push_async_callback(listener.leave)
         await listener.io.connect(
@@ -200,14 +200,14 @@ class RelayUser(RelayClient):
 
 @dataclass
 class RelayWorld:
-    """A relay, and the way to it."""
+    """A relay, and its address."""
 
     relay: RelayServer
     stack: AsyncExitStack
 
     @property
     def url(self) -> str:
-        """On this machine, whatever it calls itself."""
+        """On this machine, whatever its public URL is."""
         config = self.relay.config
         return (
             config.url(self.relay.port)

@@ -1,4 +1,4 @@
-// A device and a gateway as npm's socket.io-client makes them: connect, hear, change, call, answer.
+// A device and a gateway with npm's socket.io-client: connect, receive, change, call, answer.
 // Arguments: the relay's address, a token, a session. Prints one JSON object.
 const { io } = require("socket.io-client");
 

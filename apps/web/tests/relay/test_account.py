@@ -1,5 +1,5 @@
-"""What an account has beside conversations: settings, pairs, artifacts, push tokens; and what it
-has not."""
+"""Account data besides conversations: settings, key-value pairs, artifacts, push tokens; and what
+the relay does not support."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from apps.web.tests.relay.relay_world import open_relay_world
 
 
 @pytest.mark.req("relay.settings")
-async def test_settings_change_only_for_those_who_saw_them(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_settings_change_only_with_the_current_version(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         socket = await ada.connect()
         path = "/v1/account/settings"
         assert (await ada.get(path)).ok == {"settings": None, "settingsVersion": 0}
@@ -25,24 +25,24 @@ async def test_settings_change_only_for_those_who_saw_them(tmp_path: Path) -> No
             "currentVersion": 1,
             "currentSettings": "AAAA",
         }
-        told = await socket.wait_for_update("update-account")
-        assert told["settings"] == {"value": "AAAA", "version": 1}
+        update = await socket.wait_for_update("update-account")
+        assert update["settings"] == {"value": "AAAA", "version": 1}
 
 
 @pytest.mark.req("relay.kv")
-async def test_pairs_change_all_or_none(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_key_value_pairs_change_together_or_not_at_all(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         socket = await ada.connect()
 
         async def change(*mutations: tuple[str, str | None, int]) -> Any:
-            wanted = [{"key": k, "value": v, "version": n} for k, v, n in mutations]
-            return await ada.post("/v1/kv", mutations=wanted)
+            changes = [{"key": k, "value": v, "version": n} for k, v, n in mutations]
+            return await ada.post("/v1/kv", mutations=changes)
 
-        made = (await change(("a.1", "AAAA", -1), ("a.2", "BBBB", -1), ("b", "CCCC", -1))).ok
-        assert made["results"][0] == {"key": "a.1", "version": 0}
-        told = await socket.wait_for_update("kv-batch-update")
-        assert [each["key"] for each in told["changes"]] == ["a.1", "a.2", "b"]
+        created = (await change(("a.1", "AAAA", -1), ("a.2", "BBBB", -1), ("b", "CCCC", -1))).ok
+        assert created["results"][0] == {"key": "a.1", "version": 0}
+        update = await socket.wait_for_update("kv-batch-update")
+        assert [each["key"] for each in update["changes"]] == ["a.1", "a.2", "b"]
         clash = await change(("b", "DDDD", 0), ("a.1", "EEEE", 7))
         assert clash.status == 409
         mismatch = {"key": "a.1", "error": "version-mismatch", "version": 0, "value": "AAAA"}
@@ -51,7 +51,7 @@ async def test_pairs_change_all_or_none(tmp_path: Path) -> None:
 
         assert (await change(("b", None, 0))).ok["success"]
         assert (await ada.get("/v1/kv/b")).status == 404
-        # Whoever makes it anew must have seen that it was deleted.
+        # Creating the key again requires having seen the deletion.
         assert (await change(("b", "FFFF", -1))).status == 409
         assert (await change(("b", "FFFF", 1))).ok["results"] == [{"key": "b", "version": 2}]
 
@@ -65,14 +65,14 @@ async def test_pairs_change_all_or_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.artifacts")
-async def test_artifacts_over_http_and_over_the_socket(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada, eve = await there.create_user(), await there.create_user()
+async def test_artifacts_work_over_http_and_over_the_socket(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada, eve = await world.create_user(), await world.create_user()
         socket = await ada.connect()
         new = {"id": "doc", "header": "AAAA", "body": "BBBB", "dataEncryptionKey": "CCCC"}
-        made = (await ada.post("/v1/artifacts", **new)).ok
-        assert (made["headerVersion"], made["bodyVersion"], made["seq"]) == (1, 1, 0)
-        assert (await ada.post("/v1/artifacts", **new)).ok == made
+        created = (await ada.post("/v1/artifacts", **new)).ok
+        assert (created["headerVersion"], created["bodyVersion"], created["seq"]) == (1, 1, 0)
+        assert (await ada.post("/v1/artifacts", **new)).ok == created
         assert (await eve.post("/v1/artifacts", **new)).status == 409
         assert (await eve.get("/v1/artifacts/doc")).status == 404
         (listed,) = (await ada.get("/v1/artifacts")).ok
@@ -88,17 +88,17 @@ async def test_artifacts_over_http_and_over_the_socket(tmp_path: Path) -> None:
         assert (await ada.post("/v1/artifacts/doc", body="EEEE")).status == 400
 
         header = {"data": "FFFF", "expectedVersion": 1}
-        said = {"artifactId": "doc", "header": header}
-        done = await socket.call("artifact-update", said)
+        request = {"artifactId": "doc", "header": header}
+        done = await socket.call("artifact-update", request)
         assert done == {"result": "success", "header": {"version": 2, "data": "FFFF"}}
-        late = await socket.call("artifact-update", said)
+        late = await socket.call("artifact-update", request)
         assert late["header"] == {"currentVersion": 2, "currentData": "FFFF"}
         read = await socket.call("artifact-read", {"artifactId": "doc"})
         assert (read["artifact"]["header"], read["artifact"]["body"]) == ("FFFF", "DDDD")
         assert (await socket.call("artifact-update", {"artifactId": "doc"}))["result"] == "error"
         assert (await socket.call("artifact-delete", {"artifactId": "doc"}))["result"] == "success"
-        gone = await socket.call("artifact-read", {"artifactId": "doc"})
-        assert (gone["result"], gone["message"]) == ("error", "Artifact not found")
+        reply = await socket.call("artifact-read", {"artifactId": "doc"})
+        assert (reply["result"], reply["message"]) == ("error", "Artifact not found")
         made_again = await socket.call("artifact-create", new)
         assert made_again["result"] == "success"
         assert (await ada.delete("/v1/artifacts/doc")).ok["success"]
@@ -109,8 +109,8 @@ async def test_artifacts_over_http_and_over_the_socket(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.push")
 async def test_push_tokens_are_kept_and_listed_for_their_owner(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada, eve = await there.create_user(), await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada, eve = await world.create_user(), await world.create_user()
         for _ in range(2):
             assert (await ada.post("/v1/push-tokens", token="t1")).ok["success"]
         (token,) = (await ada.get("/v1/push-tokens")).ok["tokens"]
@@ -122,9 +122,9 @@ async def test_push_tokens_are_kept_and_listed_for_their_owner(tmp_path: Path) -
 
 
 @pytest.mark.req("relay.quiet")
-async def test_what_this_relay_has_not_is_answered_with_nothing(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_unsupported_features_are_answered_with_empty_results(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         assert (await ada.post("/v1/version", platform="ios")).ok["updateUrl"] is None
         assert (await ada.get("/v1/feed")).ok == {"items": [], "hasMore": False}
         assert (await ada.get("/v1/friends")).ok == {"friends": []}
@@ -132,4 +132,4 @@ async def test_what_this_relay_has_not_is_answered_with_nothing(tmp_path: Path) 
         assert (await ada.get("/v1/account/profile")).ok["github"] is None
         assert (await ada.get("/v1/nothing/of/this/kind")).status == 404
         assert (await ada.request("PUT", "/v1/sessions")).status == 405
-        assert (await (await there.open_client()).get("/health")).ok == {"status": "ok"}
+        assert (await (await world.open_client()).get("/health")).ok == {"status": "ok"}

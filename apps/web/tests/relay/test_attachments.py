@@ -1,4 +1,4 @@
-"""Files: sealed bytes in, the same bytes out, for their owner alone."""
+"""Files: sealed bytes in, the same bytes out, for their owner only."""
 
 import hashlib
 import os
@@ -40,10 +40,10 @@ def list_blobs(data: Path) -> list[Path]:
 
 
 @pytest.mark.req("relay.files.round_trip")
-async def test_a_file_comes_back_as_it_was_sealed(tmp_path: Path) -> None:
+async def test_a_file_is_returned_unchanged(tmp_path: Path) -> None:
     key, plain = derive_blob_key(new_key()), os.urandom(300_000)
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         ref = await upload_file(ada, session, seal_blob(key, plain))
         assert ref.startswith(f"sessions/{session}/attachments/")
@@ -56,13 +56,13 @@ async def test_a_file_comes_back_as_it_was_sealed(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.files.owner")
-async def test_bytes_are_for_those_who_show_the_owners_token(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada, eve = await there.create_user(), await there.create_user()
+async def test_files_need_the_owners_token(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada, eve = await world.create_user(), await world.create_user()
         session = await ada.create_session()
         ref = await upload_file(ada, session, b"sealed")
         url = await request_download(ada, session, ref)
-        stranger = await there.open_client()
+        stranger = await world.open_client()
         assert (await stranger.get(url)).status == 401
         assert (await eve.get(url)).status == 404
         assert (await stranger.get(f"/files/{ref}")).status == 404
@@ -77,9 +77,9 @@ async def test_bytes_are_for_those_who_show_the_owners_token(tmp_path: Path) -> 
 
 
 @pytest.mark.req("relay.files.size")
-async def test_what_comes_has_the_size_that_was_announced(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_uploads_must_have_the_announced_size(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         offered = (await request_upload(ada, session, 10)).ok
         url = offered["uploadUrl"]
@@ -88,16 +88,16 @@ async def test_what_comes_has_the_size_that_was_announced(tmp_path: Path) -> Non
         assert (await ada.get(url)).status == 404
         assert list_blobs(tmp_path) == []
         assert (await upload_bytes(ada, url, b"x" * 10)).ok
-        again = await upload_bytes(ada, url, b"y" * 10)
-        assert again.status == 409
+        second_upload = await upload_bytes(ada, url, b"y" * 10)
+        assert second_upload.status == 409
         assert (await ada.get(url)).ok == b"x" * 10
 
 
 @pytest.mark.req("relay.files.limits")
-async def test_files_are_bounded_one_by_one_by_the_minute_and_together(tmp_path: Path) -> None:
+async def test_files_are_limited_in_size_rate_and_total(tmp_path: Path) -> None:
     limits = RelayLimits(attachment=1000, uploads_a_minute=4, account_files=2500)
-    async with open_relay_world(tmp_path, limits) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path, limits) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         assert (await request_upload(ada, session, 1001)).body["message"] == (
             "body/size must be at most 1000"
@@ -114,8 +114,8 @@ async def test_files_are_bounded_one_by_one_by_the_minute_and_together(tmp_path:
 
 @pytest.mark.req("relay.files.deleted")
 async def test_a_deleted_session_takes_its_files_with_it(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         one, two = await ada.create_session("one"), await ada.create_session("two")
         await upload_file(ada, one, b"one")
         ref = await upload_file(ada, two, b"two")
@@ -125,28 +125,28 @@ async def test_a_deleted_session_takes_its_files_with_it(tmp_path: Path) -> None
 
 
 @pytest.mark.req("relay.files.retention")
-async def test_files_go_when_their_time_is_over_and_offers_that_were_not_taken(
+async def test_expired_files_and_unused_uploads_are_deleted(
     tmp_path: Path,
 ) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         ref = await upload_file(ada, session, b"kept")
         await request_upload(ada, session, 5)
-        await there.relay.remove_expired()
+        await world.relay.remove_expired()
         assert len(list_blobs(tmp_path)) == 1
-    async with open_relay_world(tmp_path, RelayLimits(file_retention=1e-3)) as there:
-        await there.relay.remove_expired()
+    async with open_relay_world(tmp_path, RelayLimits(file_retention=1e-3)) as world:
+        await world.relay.remove_expired()
         assert list_blobs(tmp_path) == []
-        ada = await there.create_user(ada.secret)
+        ada = await world.create_user(ada.secret)
         path = f"/v1/sessions/{session}/attachments/request-download"
         assert (await ada.post(path, ref=ref)).status == 404
 
 
 @pytest.mark.req("relay.files.retention")
-async def test_bytes_that_no_row_speaks_of_are_found_and_removed(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(upload=1e-3)) as there:
-        ada = await there.create_user()
+async def test_files_without_a_row_are_removed(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, RelayLimits(upload=1e-3)) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         await upload_file(ada, session, b"kept")
         left = tmp_path / "blobs" / "ab"
@@ -154,15 +154,15 @@ async def test_bytes_that_no_row_speaks_of_are_found_and_removed(tmp_path: Path)
         for name in ("abandoned", "ab.enc.1f2e"):
             (left / name).write_bytes(b"half")
             os.utime(left / name, (0, 0))
-        await there.relay.remove_expired()
+        await world.relay.remove_expired()
         assert len(list_blobs(tmp_path)) == 1
 
 
 @pytest.mark.req("relay.files.names")
 @pytest.mark.parametrize("name", ["../relay.db", "x", "", "..%2f..%2frelay.db", "a/b"])
 async def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         got = await ada.get(f"/v1/sessions/{session}/attachments/{name}")
         assert got.status == 404
@@ -171,11 +171,11 @@ async def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.req("relay.files.public_url")
-async def test_addresses_are_those_by_which_devices_reach_the_relay(tmp_path: Path) -> None:
+async def test_urls_are_those_by_which_devices_reach_the_relay(tmp_path: Path) -> None:
     async with open_relay_world(
         tmp_path, registration="open", public_url="https://relay.example/"
-    ) as there:
-        ada = await there.create_user()
+    ) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         url = (await request_upload(ada, session, 5)).ok["uploadUrl"]
         assert url.startswith(f"https://relay.example/v1/sessions/{session}/attachments/")

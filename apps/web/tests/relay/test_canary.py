@@ -1,4 +1,4 @@
-"""What people say, what their agents and files are called: nowhere in what the relay keeps."""
+"""Texts and the names of agents and files appear nowhere in what the relay stores."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ CANARIES = {
 
 
 async def use_everything(ada: RelayUser, data_key: bytes) -> None:
-    """A whole day: every way in which words can come to a relay."""
+    """Use every way in which text can reach a relay."""
     sealer = ada.sealer = DataSealer(data_key)
     wrapped = to_base64(wrap_key(ada.secret.content_keys.public, data_key))
     metadata = sealer.seal({"name": CANARIES["agent"], "summary": {"text": CANARIES["title"]}})
@@ -36,8 +36,8 @@ async def use_everything(ada: RelayUser, data_key: bytes) -> None:
     session = (await ada.post("/v1/sessions", **body)).ok["session"]["id"]
     host = sealer.seal({"host": CANARIES["host"]})
     await ada.post("/v1/machines", id="m", metadata=host, daemonState=host)
-    said = [{"content": sealer.seal({"text": CANARIES["text"]}), "localId": "a"}]
-    assert (await ada.post(f"/v3/sessions/{session}/messages", messages=said)).ok
+    messages = [{"content": sealer.seal({"text": CANARIES["text"]}), "localId": "a"}]
+    assert (await ada.post(f"/v3/sessions/{session}/messages", messages=messages)).ok
     phone, gateway = await ada.connect(), await ada.connect()
     await gateway.call("message", {"sid": session, "message": sealer.seal(CANARIES["text"])})
     state = sealer.seal({"requests": CANARIES["state"]})
@@ -60,7 +60,7 @@ async def use_everything(ada: RelayUser, data_key: bytes) -> None:
     assert (await ada.post(f"/v1/sessions/{session}/push-event", **push)).ok
     usage = {"key": CANARIES["usage"], "tokens": {"total": 1}, "cost": {"total": 1}}
     assert (await gateway.call("usage-report", {**usage, "sessionId": session}))["success"]
-    # And what goes wrong: words where sealed bytes belong.
+    # Also invalid requests: plain text where sealed bytes belong.
     for bad in (
         {"tag": "x", "metadata": CANARIES["title"]},
         {"tag": "x", "metadata": {"text": CANARIES["text"]}},
@@ -82,7 +82,7 @@ async def use_everything(ada: RelayUser, data_key: bytes) -> None:
 
 @pytest.mark.one_loop
 @pytest.mark.req("relay.blind")
-async def test_no_word_of_anybody_is_in_its_database_its_blobs_or_its_log(tmp_path: Path) -> None:
+async def test_no_content_is_readable_in_database_blobs_or_log(tmp_path: Path) -> None:
     data, log = tmp_path / "data", tmp_path / "log"
     async with run_relay_process(data, log=log) as relay, AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession(relay.url))
@@ -90,10 +90,10 @@ async def test_no_word_of_anybody_is_in_its_database_its_blobs_or_its_log(tmp_pa
         await stack.enter_async_context(ada.stack)
         data_key = new_key()
         await use_everything(await ada.log_in(), data_key)
-        # As it lies on the disk in the middle of things, with the log of SQLite beside it.
+        # As it is on disk while running, including SQLite's WAL.
         await relay.kill()
-    kept = {path: path.read_bytes() for path in (*data.rglob("*"), log) if path.is_file()}
-    assert {path.suffix for path in kept} >= {".db", ".db-wal", ".enc"}
+    contents = {path: path.read_bytes() for path in (*data.rglob("*"), log) if path.is_file()}
+    assert {path.suffix for path in contents} >= {".db", ".db-wal", ".enc"}
     secrets = {
         **{name: word.encode() for name, word in CANARIES.items()},
         "token": ada.token.encode(),
@@ -102,11 +102,11 @@ async def test_no_word_of_anybody_is_in_its_database_its_blobs_or_its_log(tmp_pa
     }
     found = [
         (name, path.name)
-        for path, content in kept.items()
+        for path, content in contents.items()
         for name, secret in secrets.items()
         for form in (secret, to_base64(secret).encode(), secret.hex().encode())
         if form in content
     ]
     assert found == []
-    # The search finds what is there: a test that finds nothing anywhere proves nothing.
-    assert any(b"hmac" in content for content in kept.values())
+    # The search works: a search that never finds anything proves nothing.
+    assert any(b"hmac" in content for content in contents.values())

@@ -1,4 +1,4 @@
-"""Where a relay may listen, and what stops it from starting."""
+"""Where a relay may listen, and what prevents its start."""
 
 import socket
 import ssl
@@ -31,7 +31,7 @@ def test_it_listens_on_this_machine_only_unless_it_has_tls_and_a_name(
 
 @pytest.mark.req("relay.loopback")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_this_machine_needs_neither(tmp_path: Path, host: str) -> None:
+def test_a_loopback_address_needs_neither(tmp_path: Path, host: str) -> None:
     assert RelayConfig(tmp_path, host=host).tls() is None
 
 
@@ -50,15 +50,15 @@ async def test_with_a_certificate_it_speaks_https(tmp_path: Path) -> None:
     authority.configure_trust(trust)
     async with open_relay_world(
         tmp_path / "data", host="0.0.0.0", host_name="localhost", **paths
-    ) as there:
-        assert there.url == f"https://localhost:{there.relay.port}"
-        address = f"{there.url}/health"
+    ) as world:
+        assert world.url == f"https://localhost:{world.relay.port}"
+        address = f"{world.url}/health"
         async with aiohttp.ClientSession() as http, http.get(address, ssl=trust) as got:
             assert await got.json() == {"status": "ok"}
 
 
 @pytest.mark.req("relay.tls")
-def test_half_of_what_tls_needs_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_without_a_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RelayConfigError, match=r"TLS needs both"):
         RelayConfig(tmp_path, tls_certificate=tmp_path)
     config = RelayConfig(tmp_path, tls_certificate=tmp_path / "no", tls_key=tmp_path / "no")
@@ -84,7 +84,7 @@ def test_settings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.start")
-async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RelayConfigError, match=r"move away what is there"):
         async with RelayServer(RelayConfig(tmp_path / "file", port=0)):
@@ -92,10 +92,10 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.private")
-async def test_what_it_keeps_is_for_its_user_alone(tmp_path: Path) -> None:
+async def test_its_files_are_private_to_its_user(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with open_relay_world(data) as there:
-        await (await there.create_user()).create_session()
+    async with open_relay_world(data) as world:
+        await (await world.create_user()).create_session()
         assert data.stat().st_mode & 0o777 == 0o700
         files = list(data.glob("relay.db*"))
         assert len(files) == 3

@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what was acknowledged is there, once, in an order without gaps."""
+"""kill -9 at any moment: acknowledged messages are stored once, in an order without gaps."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ GONE_ERRORS = (aiohttp.ClientError, ConnectionError, TimeoutError)
 
 
 class CrashWriter:
-    """Some who speak until the relay dies, each sure only of what was acknowledged."""
+    """Writers that send until the relay dies, and count only acknowledged messages."""
 
     def __init__(
         self, secret: MasterSecret, token: str, session: str, chance: random.Random
@@ -43,7 +43,7 @@ class CrashWriter:
             await asyncio.gather(*speaking)
 
     async def _send_messages(self, ada: RelayUser, speaker: int) -> None:
-        """As a gateway does: what was not acknowledged is said again, with the same local id."""
+        """As a gateway does: unacknowledged messages are sent again with the same local id."""
         while True:
             if not self._unsure[speaker]:
                 for _ in range(self.chance.choice((1, 1, 5, 100))):
@@ -80,9 +80,9 @@ class CrashWriter:
             ada.token = self.token
             read = await ada.read_messages(self.session)
             assert [each["seq"] for each in read] == list(range(1, len(read) + 1))
-            kept = {each["localId"]: each["seq"] for each in read}
-            assert len(kept) == len(read)
-            assert kept.items() >= self.acknowledged.items()
+            stored = {each["localId"]: each["seq"] for each in read}
+            assert len(stored) == len(read)
+            assert stored.items() >= self.acknowledged.items()
             for ref, data in self.files.items():
                 path = f"/v1/sessions/{self.session}/attachments/{ref.rpartition('/')[2]}"
                 assert (await ada.get(path)).ok == data
@@ -124,7 +124,7 @@ async def test_nothing_acknowledged_is_lost_in_a_hundred_kills(tmp_path: Path) -
 
 @pytest.mark.one_loop
 @pytest.mark.req("relay.stop")
-async def test_sigterm_lets_it_finish_and_end_with_zero(tmp_path: Path) -> None:
+async def test_on_sigterm_it_finishes_and_exits_with_zero(tmp_path: Path) -> None:
     async with run_relay_process(tmp_path / "data") as relay, AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession(relay.url))
         ada = await RelayUser(http, MasterSecret(new_key())).log_in()

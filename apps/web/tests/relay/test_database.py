@@ -1,4 +1,4 @@
-"""The database: whole or not at all, and answered only once it is kept."""
+"""The database: jobs are atomic, and answered only after the commit."""
 
 import asyncio
 import sqlite3
@@ -21,7 +21,7 @@ def count_accounts(db: sqlite3.Connection) -> int:
 
 
 @pytest.mark.req("relay.database.whole")
-async def test_work_that_fails_leaves_nothing_and_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_failed_job_leaves_nothing_and_does_not_affect_others(tmp_path: Path) -> None:
     database = RelayDatabase(tmp_path / "relay.db")
 
     def half(db: sqlite3.Connection) -> None:
@@ -46,7 +46,7 @@ async def test_work_that_fails_leaves_nothing_and_disturbs_nobody(tmp_path: Path
 
 
 @pytest.mark.req("relay.database.together")
-async def test_those_who_wait_share_a_flush(tmp_path: Path) -> None:
+async def test_waiting_jobs_share_a_flush(tmp_path: Path) -> None:
     database = RelayDatabase(tmp_path / "relay.db")
     begun, go = threading.Event(), threading.Event()
 
@@ -65,7 +65,7 @@ async def test_those_who_wait_share_a_flush(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.database.kept")
-async def test_what_was_given_before_closing_is_kept(tmp_path: Path) -> None:
+async def test_jobs_queued_before_closing_are_kept(tmp_path: Path) -> None:
     database = RelayDatabase(tmp_path / "relay.db")
     works = [asyncio.ensure_future(database.write(add_account, str(n))) for n in range(50)]
     await asyncio.sleep(0)
@@ -73,13 +73,13 @@ async def test_what_was_given_before_closing_is_kept(tmp_path: Path) -> None:
     await asyncio.gather(*works)
     with pytest.raises(RelayError, match="stopping"):
         await database.write(add_account, "late")
-    again = RelayDatabase(tmp_path / "relay.db")
-    assert await again.read(count_accounts) == 50
-    await again.close()
+    reopened = RelayDatabase(tmp_path / "relay.db")
+    assert await reopened.read(count_accounts) == 50
+    await reopened.close()
 
 
 @pytest.mark.req("relay.database.full")
-async def test_a_disk_that_is_full_is_said_and_nothing_pretends(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_as_an_error(tmp_path: Path) -> None:
     database = RelayDatabase(tmp_path / "relay.db")
 
     def shrink(db: sqlite3.Connection) -> None:
@@ -91,19 +91,19 @@ async def test_a_disk_that_is_full_is_said_and_nothing_pretends(tmp_path: Path) 
         for n in range(1000):
             await database.write(add_account, f"{n}" * 500)
     assert failed.value.status == 507
-    kept = await database.read(count_accounts)
+    count = await database.read(count_accounts)
 
     def grow(db: sqlite3.Connection) -> None:
         db.execute("PRAGMA max_page_count = 1000000")
 
     await database.write(grow)
     await database.write(add_account, "again")
-    assert await database.read(count_accounts) == kept + 1
+    assert await database.read(count_accounts) == count + 1
     await database.close()
 
 
 @pytest.mark.req("relay.schema.versions")
-def test_a_new_database_has_the_latest_version_and_an_old_one_is_brought_to_it() -> None:
+def test_new_and_old_databases_get_the_latest_version() -> None:
     db = sqlite3.connect(":memory:", isolation_level=None)
     migrate_database(db)
     assert db.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)

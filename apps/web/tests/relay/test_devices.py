@@ -1,4 +1,5 @@
-"""Two devices that come and go while others speak: both see all of it, once, in the same order."""
+"""Two devices that connect and disconnect while others write: both see everything once, in the same
+order."""
 
 import asyncio
 import random
@@ -13,7 +14,8 @@ TOTAL = 400
 
 
 class PagingDevice:
-    """A device as the protocol wants it: shows a live message that is next, else asks for pages."""
+    """A device as the protocol wants it: shows a live message if it is the next one, else fetches
+    pages."""
 
     def __init__(self, person: RelayUser, session: str, chance: random.Random) -> None:
         self.shown: list[dict[str, Any]] = []
@@ -28,7 +30,7 @@ class PagingDevice:
             await socket.leave()
 
     async def _follow(self, socket: SocketListener, patience: int) -> None:
-        """Until that many messages came, or all there are."""
+        """Until so many messages have come, or all there are."""
         at = 0
         while at < patience and len(self.shown) < TOTAL:
             message = (await socket.wait_for_nth(at))["body"]["message"]
@@ -48,11 +50,11 @@ class PagingDevice:
 @pytest.mark.req("relay.devices.order")
 async def test_devices_that_come_and_go_see_the_same(tmp_path: Path) -> None:
     chance = random.Random(7)
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         screens = [
-            PagingDevice(await there.create_user(ada.secret), session, chance) for _ in range(2)
+            PagingDevice(await world.create_user(ada.secret), session, chance) for _ in range(2)
         ]
 
         async def speak(name: str) -> None:
@@ -66,6 +68,6 @@ async def test_devices_that_come_and_go_see_the_same(tmp_path: Path) -> None:
             watching = [asyncio.ensure_future(each.watch()) for each in screens]
             await asyncio.gather(*(speak(name) for name in "abcd"))
             await asyncio.gather(*watching)
-        late = await (await there.create_user(ada.secret)).read_messages(session)
+        late = await (await world.create_user(ada.secret)).read_messages(session)
         assert [each["seq"] for each in late] == list(range(1, TOTAL + 1))
         assert screens[0].shown == screens[1].shown == late

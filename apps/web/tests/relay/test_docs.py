@@ -1,4 +1,4 @@
-"""docs/relay.md says what the relay does: its routes and bounds are those of the code."""
+"""docs/relay.md is up to date: its routes and limits are those of the code."""
 
 import re
 from dataclasses import fields
@@ -14,17 +14,17 @@ DOCUMENT = (Path(__file__).parents[4] / "docs" / "relay.md").read_text("utf-8")
 
 
 @pytest.mark.req("relay.docs")
-def test_every_bound_is_told_with_its_value() -> None:
-    told = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", DOCUMENT, re.MULTILINE))
+def test_every_limit_is_documented_with_its_value() -> None:
+    documented = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", DOCUMENT, re.MULTILINE))
     limits = RelayLimits()
-    assert {name: float(value) for name, value in told.items()} == {
+    assert {name: float(value) for name, value in documented.items()} == {
         field.name: float(getattr(limits, field.name)) for field in fields(RelayLimits)
     }
 
 
 @pytest.mark.req("relay.docs")
-async def test_every_route_is_told_and_who_it_is_for(tmp_path: Path) -> None:
-    told = {
+async def test_every_route_is_documented_with_its_access(tmp_path: Path) -> None:
+    documented = {
         (method, path, not star)
         for methods, path, star in re.findall(
             r"^\| ([A-Z, ]+) \| `([^`]+)`( \*)? \|", DOCUMENT, re.MULTILINE
@@ -34,7 +34,7 @@ async def test_every_route_is_told_and_who_it_is_for(tmp_path: Path) -> None:
     async with RelayServer(RelayConfig(tmp_path, port=0)) as relay:
         routes = {
             (route.method, route.path, isinstance(route, AuthenticatedRoute))
-            for desk in ROUTE_GROUPS
-            for route in desk(relay.context).routes()
+            for route_group in ROUTE_GROUPS
+            for route in route_group(relay.context).routes()
         }
-    assert told == routes
+    assert documented == routes

@@ -1,6 +1,6 @@
-"""The real command line, from npm, with our relay: paired by its QR code, a whole turn, a call.
+"""The original command line from npm with our relay: paired by QR code, a whole turn, a call.
 
-It starts a daemon of its own, which is ended with it.
+It starts its own daemon, which is stopped with it.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ pytestmark = [
 
 
 class HappyTerminal:
-    """What a program shows in a terminal of its own, and a way to press its keys."""
+    """A terminal for a program, with its output and a way to press keys."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = pty.openpty()
@@ -54,7 +54,7 @@ class HappyTerminal:
         asyncio.get_running_loop().add_reader(self._ours, self._read)
 
     def _read(self) -> None:
-        with suppress(OSError):  # nobody has the other end any more
+        with suppress(OSError):  # the other end is closed
             self._shown += os.read(self._ours, 65536).decode(errors="replace")
         self._news.set()
 
@@ -65,7 +65,7 @@ class HappyTerminal:
         return found
 
     async def press(self, keys: bytes) -> None:
-        """Once it reads keys rather than lines: what is pressed before that goes unnoticed."""
+        """Press a key once the program reads keys instead of lines: earlier ones would be lost."""
         while termios.tcgetattr(self.theirs)[3] & termios.ICANON:
             await asyncio.sleep(0.02)
         os.write(self._ours, keys)
@@ -76,17 +76,17 @@ class HappyTerminal:
         os.close(self.theirs)
 
 
-def build_environment(there: RelayWorld, home: Path) -> dict[str, str]:
-    urls = {"HAPPY_SERVER_URL": there.url, "HAPPY_WEBAPP_URL": there.url}
+def build_environment(world: RelayWorld, home: Path) -> dict[str, str]:
+    urls = {"HAPPY_SERVER_URL": world.url, "HAPPY_WEBAPP_URL": world.url}
     return {**os.environ, **urls, "HAPPY_HOME_DIR": str(home), "HOME": str(home), "TERM": "xterm"}
 
 
-async def pair_happy(there: RelayWorld, ada: RelayUser, home: Path) -> None:
-    """`happy auth login`, and a phone that looks at the code on its screen."""
+async def pair_happy(world: RelayWorld, ada: RelayUser, home: Path) -> None:
+    """`happy auth login`, and a phone that scans the code on its screen."""
     terminal = HappyTerminal()
     process = await asyncio.create_subprocess_exec(
         *(str(HAPPY), "auth", "login"),
-        env=build_environment(there, home),
+        env=build_environment(world, home),
         cwd=home,
         stdin=terminal.theirs,
         stdout=terminal.theirs,
@@ -112,12 +112,12 @@ async def pair_happy(there: RelayWorld, ada: RelayUser, home: Path) -> None:
 
 
 @asynccontextmanager
-async def run_happy_agent(there: RelayWorld, home: Path) -> AsyncIterator[None]:
+async def run_happy_agent(world: RelayWorld, home: Path) -> AsyncIterator[None]:
     """`happy acp` with our agent, until the context is left."""
     with (home / "output").open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *(str(HAPPY), "acp", "--", sys.executable, str(AGENT)),
-            env=build_environment(there, home),
+            env=build_environment(world, home),
             cwd=home,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
@@ -127,7 +127,7 @@ async def run_happy_agent(there: RelayWorld, home: Path) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        # It is a process that starts another one.
+        # The process starts another one.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
@@ -141,33 +141,33 @@ def read_event(body: Any) -> Any:
 
 @pytest.mark.req("relay.real_cli")
 async def test_the_real_command_line_runs_a_turn_through_our_relay(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path / "data") as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path / "data") as world:
+        ada = await world.create_user()
         phone = await ada.connect()
         home = tmp_path / "happy"
         home.mkdir()
         async with asyncio.timeout(PATIENCE):
-            await pair_happy(there, ada, home)
+            await pair_happy(world, ada, home)
         (device,) = [
             each for each in (await ada.get("/v1/devices")).ok["devices"] if not each["current"]
         ]
         assert (device["kind"], device["client"][:4]) == ("terminal", "cli/")
-        async with asyncio.timeout(PATIENCE), run_happy_agent(there, home):
-            made = await phone.wait_for(
+        async with asyncio.timeout(PATIENCE), run_happy_agent(world, home):
+            session_id = await phone.wait_for(
                 lambda name, it: name == "update" and it["body"]["t"] == "new-session"
             )
-            session = made["body"]["id"]
-            wrapped = from_base64(made["body"]["dataEncryptionKey"])
+            session = session_id["body"]["id"]
+            wrapped = from_base64(session_id["body"]["dataEncryptionKey"])
             assert wrapped is not None
             key = unwrap_key(ada.secret.content_keys.secret, wrapped)
             assert key is not None
             sealer = DataSealer(key)
-            assert sealer.open(made["body"]["metadata"])["flavor"] == "acp"
+            assert sealer.open(session_id["body"]["metadata"])["flavor"] == "acp"
             await phone.wait_for_ephemeral("activity", id=session)
 
             text = {"type": "text", "text": "hello crab"}
-            said = sealer.seal({"role": "user", "content": text, "meta": {"sentFrom": "web"}})
-            message = {"content": said, "localId": str(uuid.uuid4())}
+            sealed = sealer.seal({"role": "user", "content": text, "meta": {"sentFrom": "web"}})
+            message = {"content": sealed, "localId": str(uuid.uuid4())}
             await ada.post(f"/v3/sessions/{session}/messages", messages=[message])
 
             def is_end(name: str, it: Any) -> bool:

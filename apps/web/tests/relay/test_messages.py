@@ -1,4 +1,4 @@
-"""Messages: one order for all, nothing twice, no gaps."""
+"""Messages: one order for all, no duplicates, no gaps."""
 
 import asyncio
 from pathlib import Path
@@ -16,40 +16,44 @@ def list_seqs(messages: list[dict[str, Any]]) -> list[int]:
 
 
 @pytest.mark.req("relay.messages.append")
-async def test_messages_are_numbered_from_one_and_read_back_as_they_were(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_messages_are_numbered_from_one_and_read_back_unchanged(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
-        said = [ada.build_message(str(n), f"id{n}") for n in range(5)]
-        reply = await ada.post(f"/v3/sessions/{session}/messages", messages=said)
+        message = [ada.build_message(str(n), f"id{n}") for n in range(5)]
+        reply = await ada.post(f"/v3/sessions/{session}/messages", messages=message)
         receipts = reply.ok["messages"]
         assert list_seqs(receipts) == [1, 2, 3, 4, 5]
         assert receipts[0].keys() == {"id", "seq", "localId", "createdAt", "updatedAt"}
         read = await ada.read_messages(session)
         assert [each["content"] for each in read] == [
-            {"t": "encrypted", "c": each["content"]} for each in said
+            {"t": "encrypted", "c": each["content"]} for each in message
         ]
         assert [each["id"] for each in read] == [each["id"] for each in receipts]
         assert (await ada.get("/v1/sessions")).ok["sessions"][0]["seq"] == 5
 
 
 @pytest.mark.req("relay.messages.local_id")
-async def test_what_was_said_before_is_returned_and_neither_kept_nor_counted(
+async def test_a_repeated_message_is_returned_but_not_stored_again(
     tmp_path: Path,
 ) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         socket = await ada.connect()
         session = await ada.create_session()
         first = await ada.send_messages(session, "a", "b")
-        again = await ada.send_messages(session, "b", "c", "c", "a")
-        assert [(each["localId"], each["seq"]) for each in again] == [("a", 1), ("b", 2), ("c", 3)]
-        assert again[:2] == first
+        repeated = await ada.send_messages(session, "b", "c", "c", "a")
+        assert [(each["localId"], each["seq"]) for each in repeated] == [
+            ("a", 1),
+            ("b", 2),
+            ("c", 3),
+        ]
+        assert repeated[:2] == first
         assert list_seqs(await ada.send_messages(session, "d")) == [4]
-        # Over the socket too, where no number may be lost either.
+        # Over the socket as well, where no number may be skipped either.
         for local_id in ("d", "e", "e"):
-            said = {"sid": session, "message": "AAAA", "localId": local_id}
-            assert (await socket.call("message", said))["result"] == "success"
+            message = {"sid": session, "message": "AAAA", "localId": local_id}
+            assert (await socket.call("message", message))["result"] == "success"
         assert list_seqs(await ada.read_messages(session)) == [1, 2, 3, 4, 5]
         words = [each["localId"] for each in await ada.read_messages(session)]
         assert words == ["a", "b", "c", "d", "e"]
@@ -57,8 +61,8 @@ async def test_what_was_said_before_is_returned_and_neither_kept_nor_counted(
 
 @pytest.mark.req("relay.messages.local_id")
 async def test_a_local_id_belongs_to_its_session(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         one, two = await ada.create_session("one"), await ada.create_session("two")
         assert (
             list_seqs(await ada.send_messages(one, "a"))
@@ -69,8 +73,8 @@ async def test_a_local_id_belongs_to_its_session(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.messages.pages")
 async def test_pages_go_forward_and_backward_and_meet_everything_once(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         for start in range(0, 250, 50):
             await ada.send_messages(session, *(f"m{n}" for n in range(start, start + 50)))
@@ -93,9 +97,9 @@ async def test_pages_go_forward_and_backward_and_meet_everything_once(tmp_path: 
 
 
 @pytest.mark.req("relay.messages.limits")
-async def test_bounds_of_messages_have_clear_errors(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_message_limits_have_clear_errors(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         path = f"/v3/sessions/{session}/messages"
         for query in (
@@ -127,9 +131,9 @@ async def test_bounds_of_messages_have_clear_errors(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.limits.body")
-async def test_a_body_beyond_the_bound_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(body=1000)) as there:
-        ada = await there.create_user()
+async def test_a_body_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, RelayLimits(body=1000)) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         message = {"content": "A" * 2000, "localId": "a"}
         refused = await ada.post(f"/v3/sessions/{session}/messages", messages=[message])
@@ -138,9 +142,9 @@ async def test_a_body_beyond_the_bound_is_refused_before_it_is_read(tmp_path: Pa
 
 
 @pytest.mark.req("relay.limits.inbound")
-async def test_what_all_send_at_once_is_bounded_together(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(inbound=1000)) as there:
-        ada = await there.create_user()
+async def test_all_bodies_together_are_bounded(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, RelayLimits(inbound=1000)) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         message = {"content": "A" * 2000, "localId": "a"}
         refused = await ada.post(f"/v3/sessions/{session}/messages", messages=[message])
@@ -149,9 +153,9 @@ async def test_what_all_send_at_once_is_bounded_together(tmp_path: Path) -> None
 
 
 @pytest.mark.req("relay.limits.inbound")
-async def test_a_request_that_does_not_arrive_is_not_waited_for(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(body_timeout=0.05)) as there:
-        stranger = await there.open_client()
+async def test_an_incomplete_request_times_out(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, RelayLimits(body_timeout=0.05)) as world:
+        stranger = await world.open_client()
         reader, writer = await asyncio.open_connection("127.0.0.1", stranger.port)
         writer.write(b"POST /v1/auth HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         assert b" 408 " in await reader.readline()
@@ -159,20 +163,20 @@ async def test_a_request_that_does_not_arrive_is_not_waited_for(tmp_path: Path) 
 
 
 @pytest.mark.req("relay.messages.told")
-async def test_everybody_of_the_session_is_told_and_who_spoke_by_socket_is_not(
+async def test_all_sockets_of_a_session_get_a_message_except_its_sender(
     tmp_path: Path,
 ) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada, eve = await there.create_user(), await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada, eve = await world.create_user(), await world.create_user()
         session, other = await ada.create_session("one"), await ada.create_session("two")
         phone = await ada.connect()
         gateway = await ada.connect(clientType="session-scoped", sessionId=session)
         elsewhere = await ada.connect(clientType="session-scoped", sessionId=other)
-        # Rooms are of accounts: naming a session of others opens nothing.
+        # Rooms belong to accounts: naming another account's session opens nothing.
         spy = await eve.connect(clientType="session-scoped", sessionId=session)
         await ada.send_messages(session, "by http")
-        said = {"sid": session, "message": "AAAA", "localId": "by socket"}
-        await gateway.emit("message", said)
+        message = {"sid": session, "message": "AAAA", "localId": "by socket"}
+        await gateway.emit("message", message)
         await phone.wait_for(lambda _, it: it["body"]["message"]["localId"] == "by socket")
         await ada.send_messages(session, "last")
         for each in (phone, gateway):
@@ -188,12 +192,12 @@ async def test_everybody_of_the_session_is_told_and_who_spoke_by_socket_is_not(
 
 
 @pytest.mark.req("relay.messages.order")
-async def test_many_who_speak_at_once_are_heard_by_all_in_one_order(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_concurrent_messages_reach_all_in_one_order(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         listeners = [await ada.connect() for _ in range(3)]
-        speakers = [await there.create_user(ada.secret) for _ in range(6)]
+        speakers = [await world.create_user(ada.secret) for _ in range(6)]
 
         async def speak(who: RelayUser, name: int) -> None:
             for n in range(10):
@@ -205,19 +209,19 @@ async def test_many_who_speak_at_once_are_heard_by_all_in_one_order(tmp_path: Pa
         for listener in listeners:
             await listener.wait_for(lambda _, it: it["body"]["message"]["seq"] == 180)
             assert listener.messages(session) == read
-        for name in range(6):  # and each speaker's words stay in their order
+        for name in range(6):  # and each writer's messages stay in order
             own = [each["localId"] for each in read if each["localId"].startswith(f"{name}-")]
             assert own == [f"{name}-{n}-{m}" for n in range(10) for m in range(3)]
 
 
 @pytest.mark.req("relay.updates.numbers")
-async def test_updates_are_numbered_for_the_account_and_go_on_after_a_restart(
+async def test_updates_are_numbered_by_account_and_continue_after_a_restart(
     tmp_path: Path,
 ) -> None:
     last, secret = 0, MasterSecret(new_key())
     for tag in ("one", "two"):
-        async with open_relay_world(tmp_path) as there:
-            ada = await there.create_user(secret)
+        async with open_relay_world(tmp_path) as world:
+            ada = await world.create_user(secret)
             socket = await ada.connect()
             session = await ada.create_session(tag)
             await ada.send_messages(session, "a", "b", "c")
@@ -231,13 +235,13 @@ async def test_updates_are_numbered_for_the_account_and_go_on_after_a_restart(
 
 @pytest.mark.req("relay.sessions.delete")
 async def test_a_deleted_session_takes_its_messages_with_it(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         await ada.send_messages(session, "a")
         assert (await ada.delete(f"/v1/sessions/{session}")).ok["success"]
         assert (await ada.get(f"/v3/sessions/{session}/messages")).status == 404
         assert (await ada.delete(f"/v1/sessions/{session}")).status == 404
-        again = await ada.create_session()
-        assert again != session
-        assert await ada.read_messages(again) == []
+        repeated = await ada.create_session()
+        assert repeated != session
+        assert await ada.read_messages(repeated) == []

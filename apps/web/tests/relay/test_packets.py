@@ -1,4 +1,4 @@
-"""Packets: what clients send is read as they meant it, and nothing they send can do harm."""
+"""Packets: valid ones are parsed as they were meant, and no input does harm."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ def test_an_answer_is_read_back_as_it_was_written(result: Any, number: int) -> N
 
 @pytest.mark.req("relay.socket.packets")
 @given(st.text() | st.from_regex(r"[0-6](/[a-z]*,)?[0-9]{0,30}.*", fullmatch=True))
-def test_whatever_comes_is_a_packet_or_is_not(text: str) -> None:
+def test_any_text_is_a_packet_or_an_error(text: str) -> None:
     try:
         packets.parse_packet(text)
     except PacketError:
@@ -56,12 +56,12 @@ def test_whatever_comes_is_a_packet_or_is_not(text: str) -> None:
         ("1", Packet("1", None, None)),
     ],
 )
-def test_packets_as_clients_write_them(text: str, packet: Packet) -> None:
+def test_packets_of_real_clients_are_parsed(text: str, packet: Packet) -> None:
     assert packets.parse_packet(text) == packet
 
 
 @pytest.mark.req("relay.socket.packets")
-def test_packets_that_would_do_harm_are_refused() -> None:
+def test_harmful_packets_are_refused() -> None:
     for text in ('2["a"' + "[" * 100_000, "2" + "9" * 10_000 + '["a"]', '51-["a"]', "2{}", "3{}"):
         with pytest.raises(PacketError):
             packets.parse_packet(text)
@@ -69,8 +69,8 @@ def test_packets_that_would_do_harm_are_refused() -> None:
 
 @pytest.mark.req("relay.socket.wire")
 def test_the_first_packet_says_what_the_connection_is() -> None:
-    told = json.loads(packets.encode_open("s", 15, 45, 1000)[1:])
-    assert told == {
+    opening = json.loads(packets.encode_open("s", 15, 45, 1000)[1:])
+    assert opening == {
         "sid": "s",
         "upgrades": [],
         "pingInterval": 15000,

@@ -1,4 +1,5 @@
-"""The page: served from the same origin, under a strict policy, small and known by its digest."""
+"""The page: served from the same origin, under a strict policy, small and identified by its
+digest."""
 
 import gzip
 import re
@@ -13,7 +14,7 @@ from apps.web.tests.relay.relay_world import RelayClient, RelayReply, open_relay
 from crabtalk_web.relay import RelayConfig, RelayConfigError
 
 PAGE = Path(crabtalk_web.__file__).with_name("page")
-# What a browser may have to fetch before somebody can use the page, compressed.
+# Limit of what a browser loads before the page can be used, compressed.
 FIRST_LOAD = 300_000
 
 
@@ -32,8 +33,8 @@ def page(tmp_path: Path) -> Path:
 async def test_the_page_and_its_files_come_from_the_relay_itself(
     tmp_path: Path, page: Path
 ) -> None:
-    async with open_relay_world(tmp_path / "data", static=page) as there:
-        visitor = await there.open_client()
+    async with open_relay_world(tmp_path / "data", static=page) as world:
+        visitor = await world.open_client()
         for path in ("/", "/index.html", "/terminal/connect", "/sessions/abc"):
             got = await visitor.get(path)
             assert (got.status, b"crab" in got.body) == (200, True)
@@ -46,9 +47,11 @@ async def test_the_page_and_its_files_come_from_the_relay_itself(
 
 
 @pytest.mark.req("relay.page.policy")
-async def test_the_policy_lets_the_page_talk_to_nobody_else(tmp_path: Path, page: Path) -> None:
-    async with open_relay_world(tmp_path / "data", static=page) as there:
-        visitor = await there.open_client()
+async def test_the_policy_lets_the_page_connect_only_to_its_relay(
+    tmp_path: Path, page: Path
+) -> None:
+    async with open_relay_world(tmp_path / "data", static=page) as world:
+        visitor = await world.open_client()
         for path in ("/", "/assets/app.js"):
             headers = (await visitor.get(path)).headers
             policy = dict(
@@ -69,17 +72,17 @@ async def test_the_policy_lets_the_page_talk_to_nobody_else(tmp_path: Path, page
     ["/../secret.txt", "/%2e%2e/secret.txt", "/assets/..%2f..%2fsecret.txt", "/way-out", "/%00.x"],
 )
 async def test_no_path_leads_out_of_the_folder(tmp_path: Path, page: Path, path: str) -> None:
-    async with open_relay_world(tmp_path / "data", static=page) as there:
-        visitor = await there.open_client()
-        url = URL(there.url + path, encoded=True)
+    async with open_relay_world(tmp_path / "data", static=page) as world:
+        visitor = await world.open_client()
+        url = URL(world.url + path, encoded=True)
         async with visitor.http.get(url) as got:
             assert b"secret" not in await got.read()
 
 
 @pytest.mark.req("relay.page.served")
-async def test_without_a_page_there_is_a_line(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        visitor = await there.open_client()
+async def test_without_a_page_there_is_a_banner(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        visitor = await world.open_client()
         assert b"relay" in (await visitor.get("/")).ok
         assert (await visitor.get("/sessions")).status == 404
 
@@ -91,17 +94,17 @@ def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
 
 
 async def fetch_raw(visitor: RelayClient, path: str, **headers: str) -> RelayReply:
-    """As it comes over the wire."""
+    """The body as it is on the wire."""
     async with visitor.http.get(path, headers=headers, auto_decompress=False) as got:
         return RelayReply(got.status, await got.read(), got.headers)
 
 
 @pytest.mark.req("relay.page.compressed")
-async def test_files_come_compressed_to_those_who_can_read_it(tmp_path: Path, page: Path) -> None:
+async def test_files_are_compressed_for_clients_that_accept_it(tmp_path: Path, page: Path) -> None:
     script = "hello();\n" * 200
     (page / "assets" / "app.js").write_text(script)
-    async with open_relay_world(tmp_path / "data", static=page) as there:
-        visitor = await there.open_client()
+    async with open_relay_world(tmp_path / "data", static=page) as world:
+        visitor = await world.open_client()
         zipped = await fetch_raw(visitor, "/assets/app.js", **{"Accept-Encoding": "gzip, br"})
         plain = await fetch_raw(visitor, "/assets/app.js", **{"Accept-Encoding": "identity"})
         assert zipped.headers["Content-Encoding"] == "gzip"
@@ -112,16 +115,14 @@ async def test_files_come_compressed_to_those_who_can_read_it(tmp_path: Path, pa
 
 
 @pytest.mark.req("relay.page.known")
-async def test_a_file_that_is_known_is_not_sent_again_until_it_changes(
-    tmp_path: Path, page: Path
-) -> None:
-    async with open_relay_world(tmp_path / "data", static=page) as there:
-        visitor = await there.open_client()
+async def test_a_cached_file_is_not_sent_again_until_it_changes(tmp_path: Path, page: Path) -> None:
+    async with open_relay_world(tmp_path / "data", static=page) as world:
+        visitor = await world.open_client()
         first = await fetch_raw(visitor, "/assets/app.js")
         known = {"If-None-Match": first.headers["ETag"]}
-        again = await fetch_raw(visitor, "/assets/app.js", **known)
-        assert (again.status, again.body) == (304, b"")
-        assert again.headers["ETag"] == first.headers["ETag"]
+        cached = await fetch_raw(visitor, "/assets/app.js", **known)
+        assert (cached.status, cached.body) == (304, b"")
+        assert cached.headers["ETag"] == first.headers["ETag"]
         (page / "assets" / "app.js").write_text("changed()")
         changed = await fetch_raw(visitor, "/assets/app.js", **known)
         assert changed.ok == b"changed()"
@@ -129,9 +130,9 @@ async def test_a_file_that_is_known_is_not_sent_again_until_it_changes(
 
 
 @pytest.mark.req("relay.page.types")
-async def test_every_file_of_the_page_says_what_it_is(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path / "data", static=PAGE) as there:
-        visitor = await there.open_client()
+async def test_every_file_of_the_page_has_its_media_type(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path / "data", static=PAGE) as world:
+        visitor = await world.open_client()
         for path, kind in (
             ("/manifest.webmanifest", "application/manifest+json"),
             ("/app.js", "text/javascript; charset=utf-8"),
@@ -146,12 +147,12 @@ async def test_every_file_of_the_page_says_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("page.update")
-async def test_any_change_to_the_page_is_a_change_to_its_service_worker(
+async def test_any_change_to_the_page_changes_its_service_worker(
     tmp_path: Path, page: Path
 ) -> None:
     (page / "worker.js").write_text('const VERSION = "unversioned";')
-    async with open_relay_world(tmp_path / "data", static=page) as there:
-        visitor = await there.open_client()
+    async with open_relay_world(tmp_path / "data", static=page) as world:
+        visitor = await world.open_client()
         first = (await visitor.get("/worker.js")).ok
         assert re.fullmatch(rb'const VERSION = "[0-9a-f]{16}";', first)
         assert (await visitor.get("/worker.js")).ok == first
@@ -165,7 +166,7 @@ def find_links() -> list[str]:
 
 
 @pytest.mark.req("page.modules")
-def test_the_page_names_all_of_its_modules_and_sheets() -> None:
+def test_the_page_links_all_of_its_modules_and_sheets() -> None:
     index = (PAGE / "index.html").read_text("utf-8")
     assert index == page_files.render_index(), "run python -m apps.web.page_files"
     for path in find_links():
@@ -174,16 +175,16 @@ def test_the_page_names_all_of_its_modules_and_sheets() -> None:
 
 @pytest.mark.req("page.modules")
 def test_every_import_of_a_module_is_a_file_of_the_page() -> None:
-    named = re.compile(r'^(?:import|export|\}) .*?from "([^"]+)"', re.MULTILINE)
+    import_pattern = re.compile(r'^(?:import|export|\}) .*?from "([^"]+)"', re.MULTILINE)
     for module in PAGE.rglob("*.js"):
-        for found in named.findall(module.read_text("utf-8")):
+        for found in import_pattern.findall(module.read_text("utf-8")):
             assert (module.parent / found).resolve().is_file(), (module.name, found)
 
 
 @pytest.mark.req("page.small")
 async def test_the_first_load_is_small(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path / "data", static=PAGE) as there:
-        visitor = await there.open_client()
+    async with open_relay_world(tmp_path / "data", static=PAGE) as world:
+        visitor = await world.open_client()
         size = 0
         for path in ("/", *find_links()):
             got = await fetch_raw(visitor, path, **{"Accept-Encoding": "gzip"})
@@ -192,7 +193,7 @@ async def test_the_first_load_is_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("page.policy")
-def test_no_module_makes_markup_or_code_of_text() -> None:
+def test_no_module_turns_text_into_markup_or_code() -> None:
     forbidden = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|createContextualFragment|DOMParser|setHTMLUnsafe"
         r"|document\.write|\beval\(|new Function|importScripts"
@@ -202,9 +203,9 @@ def test_no_module_makes_markup_or_code_of_text() -> None:
 
 
 @pytest.mark.req("page.policy")
-def test_nothing_of_the_page_is_elsewhere_or_inline() -> None:
+def test_no_part_of_the_page_is_remote_or_inline() -> None:
     for path in (*PAGE.rglob("*.js"), *PAGE.rglob("*.css"), *PAGE.rglob("*.svg")):
-        # The name of a vocabulary, which nobody asks for.
+        # The name of a namespace, which is never requested.
         text = path.read_text("utf-8").replace('xmlns="http://www.w3.org/2000/svg"', "")
         assert not re.search(r"https?://", text), path.name
         assert path.suffix != ".css" or not re.search(r"@import|url\(", text), path.name
@@ -237,7 +238,7 @@ INKS = [
 
 
 def compute_contrast(one: str, other: str) -> float:
-    """As WCAG 2 counts it."""
+    """The contrast as defined in WCAG 2."""
     lighter, darker = sorted((compute_luminance(one), compute_luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -251,18 +252,18 @@ def compute_luminance(colour: str) -> float:
 
 
 @pytest.mark.req("relay.cors")
-async def test_a_page_of_any_origin_may_ask_with_a_token(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
-        asked = await ada.request("OPTIONS", "/v3/sessions/x/messages")
-        assert asked.status == 204
+async def test_a_page_of_any_origin_may_send_requests_with_a_token(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
+        response = await ada.request("OPTIONS", "/v3/sessions/x/messages")
+        assert response.status == 204
         for reply in (
-            asked,
+            response,
             await ada.get("/v1/sessions"),
             await ada.get("/v3/sessions/x/messages"),
         ):
             assert reply.headers["Access-Control-Allow-Origin"] == "*"
-        methods = asked.headers["Access-Control-Allow-Methods"]
+        methods = response.headers["Access-Control-Allow-Methods"]
         assert {"GET", "POST", "PUT", "DELETE"} <= set(methods.split(", "))
-        assert "Authorization" in asked.headers["Access-Control-Allow-Headers"]
-        assert "Access-Control-Allow-Credentials" not in asked.headers
+        assert "Authorization" in response.headers["Access-Control-Allow-Headers"]
+        assert "Access-Control-Allow-Credentials" not in response.headers

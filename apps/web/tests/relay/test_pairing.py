@@ -36,11 +36,11 @@ async def read_status(ada: RelayClient, secret: PairingSecret) -> Any:
 
 
 @pytest.mark.req("relay.pairing.flow")
-async def test_a_terminal_is_let_in_by_a_device_that_looked_at_its_code(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
+async def test_a_terminal_is_let_in_by_a_device_that_scanned_its_code(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
         ada, terminal, secret = (
-            await there.create_user(),
-            await there.open_client(),
+            await world.create_user(),
+            await world.open_client(),
             PairingSecret(),
         )
         assert (await read_status(ada, secret)) == {"status": "not_found", "supportsV2": False}
@@ -60,17 +60,17 @@ async def test_a_terminal_is_let_in_by_a_device_that_looked_at_its_code(tmp_path
 
 
 @pytest.mark.req("relay.pairing.sealed")
-async def test_the_token_comes_sealed_to_whoever_can_open_it(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
+async def test_the_token_is_sealed_for_the_requester(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
         ada, terminal, secret = (
-            await there.create_user(),
-            await there.open_client(),
+            await world.create_user(),
+            await world.open_client(),
             PairingSecret(),
         )
         await request_pairing(terminal, secret, sealsToken=True)
         await approve_terminal(ada, secret)
-        # Somebody who has photographed the code asks first, and asks for it in clear.
-        eve = await there.open_client()
+        # An attacker who has photographed the code asks first, and for an unsealed token.
+        eve = await world.open_client()
         seen = await request_pairing(eve, secret, sealsToken=False)
         assert "token" not in seen
         assert PairingSecret().open_token(seen["sealedToken"]) is None
@@ -79,34 +79,34 @@ async def test_the_token_comes_sealed_to_whoever_can_open_it(tmp_path: Path) -> 
         assert token is not None
         terminal.token = token
         assert (await terminal.get("/v1/sessions")).ok
-        # One pairing makes one device, however often it is fetched.
+        # One pairing creates one device, however often it is fetched.
         assert len((await ada.get("/v1/devices")).ok["devices"]) == 2
 
 
 @pytest.mark.req("relay.pairing.once")
-async def test_a_token_in_clear_is_handed_out_once(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
+async def test_an_unsealed_token_is_handed_out_once(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
         ada, terminal, secret = (
-            await there.create_user(),
-            await there.open_client(),
+            await world.create_user(),
+            await world.open_client(),
             PairingSecret(),
         )
         await request_pairing(terminal, secret)
         await approve_terminal(ada, secret)
         assert (await request_pairing(terminal, secret))["token"]
         key = to_base64(secret.public_key)
-        again = await (await there.open_client()).post("/v1/auth/request", publicKey=key)
-        assert again.status == 410
-        assert "revoke its device" in again.body["error"]
+        replayed = await (await world.open_client()).post("/v1/auth/request", publicKey=key)
+        assert replayed.status == 410
+        assert "revoke its device" in replayed.body["error"]
 
 
 @pytest.mark.req("relay.pairing.first")
 async def test_the_first_answer_counts(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
+    async with open_relay_world(tmp_path) as world:
         ada, eve, terminal = (
-            await there.create_user(),
-            await there.create_user(),
-            await there.open_client(),
+            await world.create_user(),
+            await world.create_user(),
+            await world.open_client(),
         )
         secret = PairingSecret()
         await request_pairing(terminal, secret)
@@ -118,11 +118,11 @@ async def test_the_first_answer_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.pairing.expiry")
-async def test_a_request_is_forgotten_after_its_time(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(pairing=1e-3)) as there:
+async def test_a_request_expires(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, RelayLimits(pairing=1e-3)) as world:
         ada, terminal, secret = (
-            await there.create_user(),
-            await there.open_client(),
+            await world.create_user(),
+            await world.open_client(),
             PairingSecret(),
         )
         await request_pairing(terminal, secret)
@@ -133,30 +133,30 @@ async def test_a_request_is_forgotten_after_its_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.pairing.expiry")
-async def test_an_answer_that_was_not_fetched_in_time_is_forgotten_too(tmp_path: Path) -> None:
+async def test_an_answer_that_is_not_fetched_in_time_expires_too(tmp_path: Path) -> None:
     secret = PairingSecret()
-    async with open_relay_world(tmp_path) as there:
-        ada, terminal = await there.create_user(), await there.open_client()
+    async with open_relay_world(tmp_path) as world:
+        ada, terminal = await world.create_user(), await world.open_client()
         await request_pairing(terminal, secret)
         await approve_terminal(ada, secret)
-    async with open_relay_world(tmp_path, RelayLimits(pairing=1e-3)) as there:
-        assert await request_pairing(await there.open_client(), secret) == {"state": "requested"}
+    async with open_relay_world(tmp_path, RelayLimits(pairing=1e-3)) as world:
+        assert await request_pairing(await world.open_client(), secret) == {"state": "requested"}
 
 
 @pytest.mark.req("relay.pairing.unknown")
-async def test_nobody_answers_what_was_not_asked(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        assert await approve_terminal(await there.create_user(), PairingSecret()) == 404
+async def test_an_answer_without_a_request_is_refused(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        assert await approve_terminal(await world.create_user(), PairingSecret()) == 404
 
 
 @pytest.mark.req("relay.pairing.link")
 async def test_a_device_links_another_one(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada, tablet, secret = await there.create_user(), await there.open_client(), PairingSecret()
+    async with open_relay_world(tmp_path) as world:
+        ada, tablet, secret = await world.create_user(), await world.open_client(), PairingSecret()
         key = to_base64(secret.public_key)
-        asked = await tablet.post("/v1/auth/account/request", publicKey=key)
-        assert asked.ok == {"state": "requested"}
-        # A request of one kind is not answered by the other.
+        reply = await tablet.post("/v1/auth/account/request", publicKey=key)
+        assert reply.ok == {"state": "requested"}
+        # An answer to one kind of request does not answer the other.
         assert await approve_terminal(ada, secret) == 404
         query = {"publicKey": key}
         terminals, accounts = "/v1/auth/request/status", "/v1/auth/account/request/status"
@@ -173,11 +173,11 @@ async def test_a_device_links_another_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.pairing.flow")
-async def test_the_old_way_shares_the_master_secret(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
+async def test_the_older_pairing_shares_the_master_secret(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
         ada, terminal, secret = (
-            await there.create_user(),
-            await there.open_client(),
+            await world.create_user(),
+            await world.open_client(),
             PairingSecret(),
         )
         await request_pairing(terminal, secret)
@@ -191,8 +191,8 @@ async def test_the_old_way_shares_the_master_secret(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.limits.pairings")
 async def test_strangers_cannot_fill_the_relay_with_requests(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(pairings=2)) as there:
-        terminal = await there.open_client()
+    async with open_relay_world(tmp_path, RelayLimits(pairings=2)) as world:
+        terminal = await world.open_client()
         for _ in range(2):
             await request_pairing(terminal, PairingSecret())
         key = to_base64(PairingSecret().public_key)

@@ -1,4 +1,4 @@
-"""Who may make an account at a relay, and what one account, or one address, may take up."""
+"""Who may create an account at a relay, and what an account or an address may use."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ async def register_account(
 
 
 async def register_from_address(client: RelayClient, address: str) -> int:
-    """As a proxy would pass it on."""
+    """Register through a proxy that reports this address."""
     body = build_login(MasterSecret(new_key()))
     reply = await client.request("POST", "/v1/auth", body, headers={"X-Forwarded-For": address})
     return reply.status
@@ -65,7 +65,7 @@ async def register_from_address(client: RelayClient, address: str) -> int:
 
 
 @pytest.mark.req("relay.registration.default")
-def test_a_relay_that_others_reach_asks_for_invites_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_public_relay_requires_invites_by_default(tmp_path: Path) -> None:
     tls: dict[str, Any] = {
         "tls_certificate": tmp_path,
         "tls_key": tmp_path,
@@ -73,7 +73,7 @@ def test_a_relay_that_others_reach_asks_for_invites_unless_told_otherwise(tmp_pa
     }
     local = RelayConfig(tmp_path)
     assert (local.registration_mode, local.notices()) == ("open", [])
-    # Who names a proxy has one in front, though the relay itself listens to this machine only.
+    # A configured proxy makes the relay public, even if it listens only on this machine.
     assert RelayConfig(tmp_path, trusted_proxies=("127.0.0.1",)).registration_mode == "invite"
     assert RelayConfig(tmp_path, public_url="http://localhost:8000").registration_mode == "open"
     for public in (
@@ -90,35 +90,35 @@ def test_a_relay_that_others_reach_asks_for_invites_unless_told_otherwise(tmp_pa
 
 
 @pytest.mark.req("relay.registration.closed")
-async def test_a_closed_relay_takes_no_new_account_and_knows_its_own(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
-    async with open_relay_world(tmp_path, registration="closed") as there:
-        stranger = await there.open_client()
+async def test_a_closed_relay_refuses_new_accounts_but_not_its_own(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
+    async with open_relay_world(tmp_path, registration="closed") as world:
+        stranger = await world.open_client()
         refused = await register_account(stranger)
         assert refused.status == 403
         assert refused.body["code"] == "registration-closed"
-        assert "ask whoever runs it" in refused.body["error"]
+        assert "ask its operator" in refused.body["error"]
         assert (await register_account(stranger, ada.secret)).status == 200
 
 
 @pytest.mark.req("relay.registration.invite")
-async def test_an_invite_lets_as_many_in_as_it_says_and_for_so_long(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, registration="invite") as there:
-        stranger = await there.open_client()
+async def test_an_invite_has_limited_uses_and_time(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, registration="invite") as world:
+        stranger = await world.open_client()
         refused = await register_account(stranger)
         assert (refused.status, refused.body["code"]) == (403, "invite-needed")
-        code = await there.relay.create_invite(2, HOUR)
+        code = await world.relay.create_invite(2, HOUR)
         ada = MasterSecret(new_key())
         assert (await register_account(stranger, ada, invite=f" {code.lower()} ")).status == 200
-        # Who has an account needs none, and uses none up.
+        # An existing account needs no invite, and uses none up.
         assert (await register_account(stranger, ada, invite=code)).status == 200
         assert (await register_account(stranger, ada)).status == 200
         assert (await register_account(stranger, invite=code)).status == 200
         again = await register_account(stranger, invite=code)
         assert (again.status, again.body["code"]) == (403, "invite-needed")
         assert "used up" in again.body["error"]
-        late = await there.relay.context.database.write(
+        late = await world.relay.context.database.write(
             registration.create_invite, 1, compute_invite_expiry(-1)
         )
         assert (await register_account(stranger, invite=late)).status == 403
@@ -126,10 +126,10 @@ async def test_an_invite_lets_as_many_in_as_it_says_and_for_so_long(tmp_path: Pa
 
 
 @pytest.mark.req("relay.registration.invite")
-async def test_two_who_come_at_once_with_one_invite_get_one_account(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, registration="invite") as there:
-        stranger = await there.open_client()
-        code = await there.relay.create_invite(1, HOUR)
+async def test_an_invite_used_twice_at_once_gives_one_account(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, registration="invite") as world:
+        stranger = await world.open_client()
+        code = await world.relay.create_invite(1, HOUR)
         replies = await asyncio.gather(*(register_account(stranger, invite=code) for _ in range(8)))
         assert sorted(reply.status for reply in replies) == [200] + 7 * [403]
 
@@ -141,7 +141,7 @@ async def test_invites_are_created_listed_and_revoked_while_a_relay_runs(tmp_pat
     async with start_web_command(tmp_path / "log", *words) as relay:
         url = (await relay.wait_for_line("http://.*"))[0]
         await relay.wait_for_line("New accounts need an invite")
-        made = json.loads(
+        invite_data = json.loads(
             (
                 await run_web_command(
                     "relay", "invites", "create", "--uses", "2", "--home", home, "--json"
@@ -150,20 +150,20 @@ async def test_invites_are_created_listed_and_revoked_while_a_relay_runs(tmp_pat
         )
         async with open_relay_client(url) as stranger:
             assert (await register_account(stranger)).status == 403
-            assert (await register_account(stranger, invite=made["invite"])).status == 200
+            assert (await register_account(stranger, invite=invite_data["invite"])).status == 200
             listed = json.loads(
                 (await run_web_command("relay", "--home", home, "invites", "list", "--json")).output
             )
-            (one,) = listed["invites"]
-            assert (one["usesLeft"], one["used"]) == (1, 1)
-            assert made["invite"] not in json.dumps(listed)
+            (item,) = listed["invites"]
+            assert (item["usesLeft"], item["used"]) == (1, 1)
+            assert invite_data["invite"] not in json.dumps(listed)
             assert (
-                await run_web_command("relay", "invites", "revoke", one["id"], "--home", home)
+                await run_web_command("relay", "invites", "revoke", item["id"], "--home", home)
             ).output
-            assert (await register_account(stranger, invite=made["invite"])).status == 403
-        gone = await run_web_command("relay", "invites", "revoke", one["id"], "--home", home)
-        assert gone.code == 1
-        assert "relay invites list" in gone.err
+            assert (await register_account(stranger, invite=invite_data["invite"])).status == 403
+        result = await run_web_command("relay", "invites", "revoke", item["id"], "--home", home)
+        assert result.code == 1
+        assert "relay invites list" in result.err
         odd = await run_web_command(
             "relay", "invites", "create", "--expires", "soon", "--home", home
         )
@@ -180,36 +180,37 @@ async def open_relay_client(url: str) -> AsyncIterator[RelayClient]:
 
 
 @pytest.mark.req("relay.accounts.commands")
-async def test_an_account_is_listed_with_what_it_has_and_removed_while_the_relay_runs(
+async def test_an_account_is_listed_and_removed_while_the_relay_runs(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
-    async with open_relay_world(data) as there:
-        ada, bob = await there.create_user(), await there.create_user()
+    async with open_relay_world(data) as world:
+        ada, bob = await world.create_user(), await world.create_user()
         session = await ada.create_session()
         await ada.send_messages(session, *(f"word {number}" for number in range(50)))
         upload = await ada.post(f"/v1/sessions/{session}/attachments/request-upload", size=7)
-        path = upload.ok["uploadUrl"].removeprefix(there.url)
+        path = upload.ok["uploadUrl"].removeprefix(world.url)
         await ada.request("PUT", path, data=b"sealed!")
         await bob.send_messages(await bob.create_session(), "mine")
         listed = json.loads(
             (await run_web_command("relay", "accounts", "list", "--data", data, "--json")).output
         )["accounts"]
-        (one,) = [account for account in listed if account["messages"] == 50]
+        (item,) = [account for account in listed if account["messages"] == 50]
         sizes = await asyncio.to_thread(
             query_number,
             data,
             "SELECT sum(size) FROM sizes WHERE account = (SELECT min(id) FROM accounts)",
         )
-        assert one["sessions"] == 1
-        assert one["bytes"] == sizes + 7
-        assert one["lastSeenAt"] >= one["createdAt"] > 0
+        assert item["sessions"] == 1
+        assert item["bytes"] == sizes + 7
+        assert item["lastSeenAt"] >= item["createdAt"] > 0
         assert (
-            one["id"] in (await run_web_command("relay", "accounts", "list", "--data", data)).output
+            item["id"]
+            in (await run_web_command("relay", "accounts", "list", "--data", data)).output
         )
         listener = await ada.connect(clientType="user-scoped")
         assert (
-            await run_web_command("relay", "accounts", "remove", one["id"], "--data", data)
+            await run_web_command("relay", "accounts", "remove", item["id"], "--data", data)
         ).output
         async with asyncio.timeout(10):
             while listener.io.connected:
@@ -222,12 +223,12 @@ async def test_an_account_is_listed_with_what_it_has_and_removed_while_the_relay
         assert await asyncio.to_thread(query_number, data, left) == 0
         assert await asyncio.to_thread(query_number, data, "SELECT count(*) FROM sessions") == 1
         assert len((await bob.get("/v1/sessions")).ok["sessions"]) == 1
-        # The same key may come again, and has nothing.
+        # The same key may register again, and has no data.
         await ada.log_in()
         assert (await ada.get("/v1/sessions")).ok["sessions"] == []
-        gone = await run_web_command("relay", "accounts", "remove", one["id"], "--data", data)
-        assert gone.code == 1
-        assert "relay accounts list" in gone.err
+        result = await run_web_command("relay", "accounts", "remove", item["id"], "--data", data)
+        assert result.code == 1
+        assert "relay accounts list" in result.err
     nowhere = await run_web_command("relay", "accounts", "list", "--data", tmp_path / "nowhere")
     assert nowhere.code == 1
     assert "there is no relay" in nowhere.err
@@ -239,19 +240,19 @@ def query_number(data: Path, query: str) -> int:
 
 
 @pytest.mark.req("relay.accounts.flood")
-async def test_a_thousand_accounts_in_a_second_lock_nobody_out(tmp_path: Path) -> None:
+async def test_a_flood_of_accounts_does_not_lock_out_others(tmp_path: Path) -> None:
     limits = RelayLimits(strangers_requests=10_000)
     async with open_relay_world(
         tmp_path, limits, registration="open", trusted_proxies=("127.0.0.1",)
-    ) as there:
-        ada = await there.create_user()
-        flood = await there.open_client()
+    ) as world:
+        ada = await world.create_user()
+        flood = await world.open_client()
         statuses = await asyncio.gather(
             *(register_from_address(flood, "203.0.113.9") for _ in range(1000))
         )
         assert statuses.count(200) == limits.accounts_an_hour
         assert statuses.count(429) == 1000 - limits.accounts_an_hour
-        # Others make accounts, and whoever has one logs in, from that address too.
+        # Other addresses register, and existing accounts log in, from that address too.
         assert await register_from_address(flood, "198.51.100.7") == 200
         body = build_login(ada.secret)
         headers = {"X-Forwarded-For": "203.0.113.9"}
@@ -259,16 +260,16 @@ async def test_a_thousand_accounts_in_a_second_lock_nobody_out(tmp_path: Path) -
 
 
 @pytest.mark.req("relay.accounts.flood")
-async def test_accounts_that_nobody_uses_make_room_for_others(tmp_path: Path) -> None:
+async def test_unused_accounts_make_room_for_others(tmp_path: Path) -> None:
     limits = RelayLimits(accounts=3, unused_account=0.2)
-    async with open_relay_world(tmp_path, limits) as there:
-        ada, idle, other = [await there.create_user() for _ in range(3)]
+    async with open_relay_world(tmp_path, limits) as world:
+        ada, idle, other = [await world.create_user() for _ in range(3)]
         await ada.create_session()
-        refused = await register_account(await there.open_client())
+        refused = await register_account(await world.open_client())
         assert refused.status == 403
         assert "takes no more accounts" in refused.body["error"]
         await asyncio.sleep(0.3)
-        new = await there.create_user()
+        new = await world.create_user()
         await new.create_session()
         async with asyncio.timeout(10):
             while (await idle.get("/v1/sessions")).status != 401:
@@ -280,7 +281,7 @@ async def test_accounts_that_nobody_uses_make_room_for_others(tmp_path: Path) ->
 # ── Quotas ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_running_relay_forgets_removals_that_it_has_acted_on(tmp_path: Path) -> None:
+async def test_a_running_relay_deletes_handled_removals(tmp_path: Path) -> None:
     query = "SELECT count(*) FROM removals"
     async with (
         RelayServer(RelayConfig(tmp_path, port=0)) as relay,
@@ -289,8 +290,8 @@ async def test_a_running_relay_forgets_removals_that_it_has_acted_on(tmp_path: P
         for _ in range(3):
             assert (await register_account(client)).status == 200
         with administration.open_database(tmp_path) as db:
-            for one in administration.list_accounts(db):
-                assert administration.remove_account(db, tmp_path, one["id"])
+            for item in administration.list_accounts(db):
+                assert administration.remove_account(db, tmp_path, item["id"])
         assert await asyncio.to_thread(query_number, tmp_path, query) == 3
         async with asyncio.timeout(10):
             while await asyncio.to_thread(query_number, tmp_path, query):
@@ -299,24 +300,24 @@ async def test_a_running_relay_forgets_removals_that_it_has_acted_on(tmp_path: P
         assert (await register_account(client)).status == 200
 
 
-async def create_user_with_session(there: RelayWorld) -> tuple[RelayUser, str]:
-    ada = await there.create_user()
+async def create_user_with_session(world: RelayWorld) -> tuple[RelayUser, str]:
+    ada = await world.create_user()
     return ada, await ada.create_session()
 
 
 @pytest.mark.req("relay.quota")
-async def test_an_account_keeps_so_many_messages_and_bytes_and_deleting_makes_room(
+async def test_an_account_has_a_quota_and_deleting_makes_room(
     tmp_path: Path,
 ) -> None:
     limits = RelayLimits(account_messages=10, account_bytes=4000)
-    async with open_relay_world(tmp_path, limits) as there:
-        ada, session = await create_user_with_session(there)
+    async with open_relay_world(tmp_path, limits) as world:
+        ada, session = await create_user_with_session(world)
         path = f"/v3/sessions/{session}/messages"
         await ada.send_messages(session, *map(str, range(8)))
         many = await ada.post(path, messages=[ada.build_message("x", f"y{n}") for n in range(3)])
         assert many.status == 413
         assert "may keep 10 messages; delete sessions" in many.body["error"]
-        # What it has already is answered, though there is no room for more.
+        # Known messages are confirmed although there is no room for more.
         await ada.send_messages(session, "8", "9")
         assert len(await ada.send_messages(session, "9")) == 1
         assert len(await ada.read_messages(session)) == 10
@@ -345,13 +346,13 @@ async def test_an_account_keeps_so_many_messages_and_bytes_and_deleting_makes_ro
 
 @pytest.mark.req("relay.quota")
 async def test_many_empty_records_use_up_the_quota_as_well(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(account_bytes=4000)) as there:
-        ada = await there.create_user()
-        kept = 0
+    async with open_relay_world(tmp_path, RelayLimits(account_bytes=4000)) as world:
+        ada = await world.create_user()
+        stored = 0
         for number in range(50):
             pair = {"key": f"{number}" + "k" * 300, "value": None, "version": -1}
-            kept += (await ada.post("/v1/kv", mutations=[pair])).status == 200
-        assert 0 < kept < 10
+            stored += (await ada.post("/v1/kv", mutations=[pair])).status == 200
+        assert 0 < stored < 10
         artifact = {"header": "AA==", "body": "AA==", "dataEncryptionKey": to_base64(b"x" * 900)}
         assert (await ada.post("/v1/artifacts", id="a", **artifact)).status == 413
 
@@ -361,14 +362,14 @@ def build_big_message(ada: RelayUser, size: int) -> dict[str, str]:
 
 
 @pytest.mark.req("relay.quota")
-async def test_an_account_has_so_many_sessions_and_machines(tmp_path: Path) -> None:
+async def test_sessions_and_machines_of_an_account_are_limited(tmp_path: Path) -> None:
     async with open_relay_world(
         tmp_path, RelayLimits(account_sessions=2, account_machines=1)
-    ) as there:
-        ada = await there.create_user()
+    ) as world:
+        ada = await world.create_user()
         await ada.create_session("one")
         await ada.create_session("two")
-        await ada.create_session("one")  # there already
+        await ada.create_session("one")  # it exists already
         body = {"tag": "three", "metadata": ada.sealer.seal({})}
         refused = await ada.post("/v1/sessions", **body)
         assert (refused.status, "at most 2 sessions" in refused.body["error"]) == (413, True)
@@ -379,12 +380,12 @@ async def test_an_account_has_so_many_sessions_and_machines(tmp_path: Path) -> N
 
 
 @pytest.mark.req("relay.quota")
-async def test_sockets_without_a_token_are_bounded_by_address(tmp_path: Path) -> None:
+async def test_sockets_without_a_token_are_limited_by_address(tmp_path: Path) -> None:
     limits = RelayLimits(strangers_sockets=2)
     async with open_relay_world(
         tmp_path, limits, registration="open", trusted_proxies=("127.0.0.1",)
-    ) as there:
-        ada, stranger = await there.create_user(), await there.open_client()
+    ) as world:
+        ada, stranger = await world.create_user(), await world.open_client()
         path = "/v1/updates/?EIO=4&transport=websocket"
         silent = [await stranger.http.ws_connect(path) for _ in range(2)]
         refused = await stranger.get(path, EIO="4", transport="websocket")
@@ -399,7 +400,7 @@ async def test_sockets_without_a_token_are_bounded_by_address(tmp_path: Path) ->
 
 
 @pytest.mark.req("relay.quota")
-def test_bounds_are_read_from_a_file_and_a_mistake_is_named() -> None:
+def test_limits_are_read_from_a_file_and_errors_are_named() -> None:
     assert read_limits({"accounts": 5, "unused_account": 60}).accounts == 5
     with pytest.raises(RelayConfigError, match=r"relay.limits.acounts is no bound; docs/relay.md"):
         read_limits({"acounts": 5})
@@ -409,7 +410,7 @@ def test_bounds_are_read_from_a_file_and_a_mistake_is_named() -> None:
 
 
 @pytest.mark.req("relay.quota")
-async def test_a_database_of_an_earlier_relay_is_counted_when_it_is_opened(tmp_path: Path) -> None:
+async def test_usage_is_counted_when_an_earlier_database_is_opened(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "relay.db", isolation_level=None) as db:
         migrate_database(db, MIGRATIONS[:1])
         db.execute("INSERT INTO accounts (id, public_key, created_at) VALUES ('a', x'00', 1)")
@@ -423,16 +424,16 @@ async def test_a_database_of_an_earlier_relay_is_counted_when_it_is_opened(tmp_p
     db.close()
     async with RelayServer(RelayConfig(tmp_path, port=0)):
         pass
-    (one,) = json.loads(
+    (item,) = json.loads(
         (await run_web_command("relay", "accounts", "list", "--data", tmp_path, "--json")).output
     )["accounts"]
-    assert (one["messages"], one["bytes"], one["sessions"]) == (2, 109, 1)
+    assert (item["messages"], item["bytes"], item["sessions"]) == (2, 109, 1)
 
 
 @pytest.mark.req("relay.quota")
-async def test_what_is_counted_is_what_is_there_whatever_was_done(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_counted_usage_always_equals_stored_data(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session, other, machine = (
             await ada.create_session(),
             await ada.create_session("b"),
@@ -443,10 +444,10 @@ async def test_what_is_counted_is_what_is_there_whatever_was_done(tmp_path: Path
         await ada.send_messages(other, "three")
         for number, value in enumerate(("a" * 50, "b")):
             sealed = ada.sealer.seal(value)
-            told = {"sid": session, "metadata": sealed, "expectedVersion": number}
-            assert (await socket.call("update-metadata", told))["result"] == "success"
-            told = {"sid": session, "agentState": sealed, "expectedVersion": number}
-            assert (await socket.call("update-state", told))["result"] == "success"
+            payload = {"sid": session, "metadata": sealed, "expectedVersion": number}
+            assert (await socket.call("update-metadata", payload))["result"] == "success"
+            payload = {"sid": session, "agentState": sealed, "expectedVersion": number}
+            assert (await socket.call("update-state", payload))["result"] == "success"
             pair = {"key": "k", "value": sealed, "version": number - 1}
             assert (await ada.post("/v1/kv", mutations=[pair])).status == 200
             settings = {"settings": sealed, "expectedVersion": number}
@@ -468,15 +469,15 @@ async def test_what_is_counted_is_what_is_there_whatever_was_done(tmp_path: Path
 
 async def check_counts(data: Path) -> None:
     counted = await asyncio.to_thread(query_number, data, "SELECT bytes FROM accounts")
-    there = await asyncio.to_thread(query_number, data, "SELECT sum(size) FROM sizes")
-    kept = await asyncio.to_thread(query_number, data, "SELECT sum(bytes) FROM sessions")
+    world = await asyncio.to_thread(query_number, data, "SELECT sum(size) FROM sizes")
+    stored = await asyncio.to_thread(query_number, data, "SELECT sum(bytes) FROM sessions")
     messages = await asyncio.to_thread(
         query_number, data, "SELECT coalesce(sum(length(content)), 0) FROM messages"
     )
     keys = await asyncio.to_thread(
         query_number, data, "SELECT coalesce(sum(length(data)), 0) FROM access_keys"
     )
-    assert (counted, kept) == (there, messages + keys)
+    assert (counted, stored) == (world, messages + keys)
 
 
 # ── Proxies ─────────────────────────────────────────────────────────────────────────────────────
@@ -487,7 +488,7 @@ async def check_counts(data: Path) -> None:
     ("peer", "headers", "client"),
     [
         ("203.0.113.5", [], "203.0.113.5"),
-        ("203.0.113.5", ["198.51.100.1"], "203.0.113.5"),  # anybody can write a header
+        ("203.0.113.5", ["198.51.100.1"], "203.0.113.5"),  # any client can write a header
         ("10.0.0.1", ["198.51.100.1"], "198.51.100.1"),
         ("10.0.0.1", ["1.1.1.1, 198.51.100.1, 10.9.9.9"], "198.51.100.1"),  # the rightmost
         ("10.0.0.1", ["1.1.1.1", "198.51.100.1"], "198.51.100.1"),
@@ -503,7 +504,7 @@ async def check_counts(data: Path) -> None:
         ("", ["1.1.1.1"], ""),
     ],
 )
-def test_the_rightmost_hop_that_is_no_trusted_proxy_is_the_client(
+def test_the_rightmost_untrusted_hop_is_the_client(
     peer: str, headers: list[str], client: str
 ) -> None:
     proxies = TrustedProxies(["10.0.0.0/8", "fd00::/8"])
@@ -511,7 +512,7 @@ def test_the_rightmost_hop_that_is_no_trusted_proxy_is_the_client(
 
 
 @pytest.mark.req("relay.proxies")
-async def test_people_behind_a_proxy_are_told_apart_and_others_cannot_pretend(
+async def test_clients_behind_a_proxy_are_distinguished_and_cannot_be_faked(
     tmp_path: Path,
 ) -> None:
     limits = RelayLimits(strangers_requests=3)
@@ -522,19 +523,19 @@ async def test_people_behind_a_proxy_are_told_apart_and_others_cannot_pretend(
 
     async with open_relay_world(
         tmp_path / "one", limits, registration="open", trusted_proxies=("127.0.0.0/8",)
-    ) as there:
-        proxy = await there.open_client()
+    ) as world:
+        proxy = await world.open_client()
         assert [await ask_from(proxy, "198.51.100.1") for _ in range(4)] == [200, 200, 200, 429]
         assert await ask_from(proxy, "198.51.100.2") == 200
         assert await ask_from(proxy, "9.9.9.9, 198.51.100.1") == 429
-    async with open_relay_world(tmp_path / "two", limits) as there:
-        liar = await there.open_client()
+    async with open_relay_world(tmp_path / "two", limits) as world:
+        liar = await world.open_client()
         found = [await ask_from(liar, f"198.51.100.{number}") for number in range(4)]
         assert found == [200, 200, 200, 429]
 
 
 @pytest.mark.req("relay.proxies")
-async def test_a_proxy_that_is_none_is_named_and_one_that_is_not_named_is_mentioned(
+async def test_an_invalid_proxy_is_an_error_and_a_missing_one_a_notice(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(RelayConfigError, match="neither an address nor a network"):

@@ -1,4 +1,4 @@
-"""Sessions and machines: records with sealed insides, found again by those who own them."""
+"""Sessions and machines: records with sealed values, found again by their owners."""
 
 import asyncio
 import time
@@ -16,31 +16,37 @@ SESSION = {
 
 
 @pytest.mark.req("relay.sessions.tag")
-async def test_a_tag_names_one_session_and_the_first_word_stays(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_a_tag_identifies_one_session_and_its_first_metadata_stays(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         key = to_base64(wrap_key(ada.secret.content_keys.public, new_key()))
         first = ada.sealer.seal({"path": "/one"})
         body = {"tag": "t", "metadata": first, "agentState": first, "dataEncryptionKey": key}
-        made = (await ada.post("/v1/sessions", **body)).ok["session"]
-        assert made.keys() == {*SESSION, "lastMessage"}
-        assert (made["metadata"], made["dataEncryptionKey"]) == (first, key)
-        # What an agent's state is, is said by its gateway, with a version.
-        assert (made["agentState"], made["agentStateVersion"], made["metadataVersion"]) == (
+        created = (await ada.post("/v1/sessions", **body)).ok["session"]
+        assert created.keys() == {*SESSION, "lastMessage"}
+        assert (created["metadata"], created["dataEncryptionKey"]) == (first, key)
+        # The agent state is set by the session's gateway, with a version.
+        assert (
+            created["agentState"],
+            created["agentStateVersion"],
+            created["metadataVersion"],
+        ) == (
             None,
             0,
             0,
         )
-        again = await ada.post("/v1/sessions", tag="t", metadata=ada.sealer.seal({"path": "/two"}))
-        assert again.ok["session"] == made
-        other = await (await there.create_user()).post("/v1/sessions", **body)
-        assert other.ok["session"]["id"] != made["id"]
+        repeated = await ada.post(
+            "/v1/sessions", tag="t", metadata=ada.sealer.seal({"path": "/two"})
+        )
+        assert repeated.ok["session"] == created
+        other = await (await world.create_user()).post("/v1/sessions", **body)
+        assert other.ok["session"]["id"] != created["id"]
 
 
 @pytest.mark.req("relay.sessions.told")
 async def test_devices_are_told_of_a_new_session_once(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         socket = await ada.connect()
         session = await ada.create_session("one")
         await ada.create_session("one")
@@ -52,12 +58,12 @@ async def test_devices_are_told_of_a_new_session_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.sessions.lists")
-async def test_the_lists_of_sessions(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_sessions_are_listed_by_page_and_by_activity(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         ids = [await ada.create_session(f"t{n}") for n in range(7)]
-        made = (await ada.get("/v1/sessions")).ok["sessions"]
-        while time.time_ns() // 1_000_000 <= made[0]["updatedAt"]:  # times are in milliseconds
+        created = (await ada.get("/v1/sessions")).ok["sessions"]
+        while time.time_ns() // 1_000_000 <= created[0]["updatedAt"]:  # times are in milliseconds
             await asyncio.sleep(0)
         await ada.send_messages(ids[2], "x")
         newest = (await ada.get("/v1/sessions")).ok["sessions"]
@@ -87,9 +93,9 @@ async def test_the_lists_of_sessions(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.owner")
-async def test_what_is_somebody_elses_is_not_there(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada, eve = await there.create_user(), await there.create_user()
+async def test_records_of_other_accounts_are_not_found(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada, eve = await world.create_user(), await world.create_user()
         session, machine = await ada.create_session(), await ada.create_machine()
         await ada.send_messages(session, "a")
         assert (await eve.get("/v1/sessions")).ok["sessions"] == []
@@ -118,35 +124,35 @@ async def test_what_is_somebody_elses_is_not_there(tmp_path: Path) -> None:
         socket = await eve.connect()
         change = {"sid": session, "metadata": "AAAA", "expectedVersion": 0}
         assert (await socket.call("update-metadata", change))["result"] == "error"
-        said = await socket.call("message", {"sid": session, "message": "AAAA"})
-        assert said["result"] == "error"
+        reply = await socket.call("message", {"sid": session, "message": "AAAA"})
+        assert reply["result"] == "error"
         assert len(await ada.read_messages(session)) == 1
 
 
 @pytest.mark.req("relay.machines")
-async def test_a_machine_is_registered_once_and_told_of(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada, eve = await there.create_user(), await there.create_user()
+async def test_a_machine_is_registered_and_announced_once(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada, eve = await world.create_user(), await world.create_user()
         socket = await ada.connect()
         own = await ada.connect(clientType="machine-scoped", machineId="m1")
         body = {"id": "m1", "metadata": "AAAA", "daemonState": "BBBB"}
-        made = (await ada.post("/v1/machines", **body)).ok["machine"]
-        versions = (made["metadataVersion"], made["daemonStateVersion"], made["active"])
+        created = (await ada.post("/v1/machines", **body)).ok["machine"]
+        versions = (created["metadataVersion"], created["daemonStateVersion"], created["active"])
         assert versions == (1, 1, False)
-        again = await ada.post("/v1/machines", id="m1", metadata="CCCC")
-        assert again.ok["machine"] == made
-        assert (await ada.get("/v1/machines")).ok == [made]
-        assert (await ada.get("/v1/machines/m1")).ok["machine"] == made
-        told = await socket.wait_for_update("new-machine")
-        assert {**told, "id": "m1"}.items() >= made.items()
+        repeated = await ada.post("/v1/machines", id="m1", metadata="CCCC")
+        assert repeated.ok["machine"] == created
+        assert (await ada.get("/v1/machines")).ok == [created]
+        assert (await ada.get("/v1/machines/m1")).ok["machine"] == created
+        event = await socket.wait_for_update("new-machine")
+        assert {**event, "id": "m1"}.items() >= created.items()
         assert (await own.wait_for_update("update-machine"))["metadata"] == {
             "value": "AAAA",
             "version": 1,
         }
 
-        taken = await eve.post("/v1/machines", **body)
-        assert taken.status == 409
-        assert "new id" in taken.body["error"]
+        refused = await eve.post("/v1/machines", **body)
+        assert refused.status == 409
+        assert "new id" in refused.body["error"]
 
         assert (await ada.delete("/v1/machines/m1")).ok["success"]
         assert (await socket.wait_for_update("delete-machine"))["machineId"] == "m1"
@@ -154,9 +160,9 @@ async def test_a_machine_is_registered_once_and_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.access_keys")
-async def test_access_keys_change_only_for_those_who_saw_them(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_access_keys_change_only_with_the_current_version(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session, machine = await ada.create_session(), await ada.create_machine()
         path = f"/v1/access-keys/{session}/{machine}"
         assert (await ada.get(path)).ok == {"accessKey": None}
@@ -175,27 +181,27 @@ async def test_access_keys_change_only_for_those_who_saw_them(tmp_path: Path) ->
             "currentData": "BBBB",
         }
         socket = await ada.connect()
-        asked = {"sessionId": session, "machineId": machine}
-        found = await socket.call("access-key-get", asked)
+        query = {"sessionId": session, "machineId": machine}
+        found = await socket.call("access-key-get", query)
         assert (found["ok"], found["accessKey"]["data"]) == (True, "BBBB")
-        missing = await socket.call("access-key-get", {**asked, "machineId": "none"})
+        missing = await socket.call("access-key-get", {**query, "machineId": "none"})
         assert missing["ok"] is False
 
 
 @pytest.mark.req("relay.push")
-async def test_an_announcement_reaches_devices_that_are_there_and_no_push_service(
+async def test_a_push_event_reaches_connected_devices_and_no_push_service(
     tmp_path: Path,
 ) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         event = {"kind": "done", "title": "Finished", "body": "It is done"}
         path = f"/v1/sessions/{session}/push-event"
         assert (await ada.post(path, **event)).ok == {"success": True, "result": "no_tokens"}
         socket = await ada.connect(appState="active")
         assert (await ada.post(path, **event)).ok["result"] == "suppressed"
-        told = await socket.wait_for_ephemeral("session-event")
-        assert (told["sessionId"], told["title"]) == (session, "Finished")
+        received = await socket.wait_for_ephemeral("session-event")
+        assert (received["sessionId"], received["title"]) == (session, "Finished")
         await socket.call("app-state", {"state": "background"})
         assert (await ada.post(path, **event)).ok["result"] == "no_tokens"
         for bad in ({"kind": "other"}, {"title": ""}, {"title": "x" * 201}, {"body": "x" * 501}):
@@ -204,9 +210,9 @@ async def test_an_announcement_reaches_devices_that_are_there_and_no_push_servic
 
 @pytest.mark.req("relay.sealed_only")
 @pytest.mark.parametrize("words", ['{"path": "/home"}', "plain words", ""])
-async def test_what_was_not_sealed_is_not_kept(tmp_path: Path, words: str) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_unsealed_values_are_not_stored(tmp_path: Path, words: str) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         refused = await ada.post("/v1/sessions", tag="x", metadata=words)
         assert refused.status == 400

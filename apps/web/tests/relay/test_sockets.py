@@ -1,4 +1,4 @@
-"""Sockets: the handshake, values with versions, and packets that are none."""
+"""Sockets: the handshake, versioned values, and invalid packets."""
 
 import asyncio
 import json
@@ -18,23 +18,23 @@ from apps.web.tests.relay.relay_world import (
 from crabtalk_web.relay import RelayLimits
 
 
-async def open_raw_socket(there: RelayWorld, person: RelayUser) -> aiohttp.ClientWebSocketResponse:
-    """A WebSocket after the relay's first packet, and nothing more."""
+async def open_raw_socket(world: RelayWorld, person: RelayUser) -> aiohttp.ClientWebSocketResponse:
+    """A WebSocket after the relay's first packet."""
     ws = await person.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
-    there.stack.push_async_callback(ws.close)
+    world.stack.push_async_callback(ws.close)
     opening = await ws.receive_str(timeout=PATIENCE)
     assert opening.startswith("0{")
-    told = json.loads(opening[1:])
-    assert (told["pingInterval"], told["pingTimeout"]) == (15_000, 45_000)
+    open_data = json.loads(opening[1:])
+    assert (open_data["pingInterval"], open_data["pingTimeout"]) == (15_000, 45_000)
     return ws
 
 
 @pytest.mark.req("relay.socket.wire")
-async def test_the_wire_as_a_client_without_a_library_sees_it(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_a_raw_websocket_sees_the_expected_packets(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
-        ws = await open_raw_socket(there, ada)
+        ws = await open_raw_socket(world, ada)
         await ws.send_str("40" + json.dumps({"token": ada.token}))
         assert (await ws.receive_str()).startswith('40{"sid":')
         await ws.send_str('421["ping",{}]')
@@ -59,12 +59,12 @@ async def test_the_wire_as_a_client_without_a_library_sees_it(tmp_path: Path) ->
         ({"clientType": "other"}, "clientType is one of"),
     ],
 )
-async def test_a_handshake_that_is_refused_says_why(
+async def test_a_refused_handshake_says_why(
     tmp_path: Path, auth: dict[str, str], reason: str
 ) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
-        ws = await open_raw_socket(there, ada)
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
+        ws = await open_raw_socket(world, ada)
         await ws.send_str("40" + json.dumps({"token": ada.token, **auth}))
         answer = await ws.receive_str()
         assert answer.startswith("44{")
@@ -74,16 +74,16 @@ async def test_a_handshake_that_is_refused_says_why(
 
 
 @pytest.mark.req("relay.socket.handshake")
-async def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(connect_timeout=0.05)) as there:
-        ws = await open_raw_socket(there, await there.create_user())
+async def test_a_silent_client_times_out(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, RelayLimits(connect_timeout=0.05)) as world:
+        ws = await open_raw_socket(world, await world.create_user())
         assert (await ws.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.CLOSE
 
 
 @pytest.mark.req("relay.socket.transports")
-async def test_only_websockets_of_this_version_are_spoken(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        stranger = await there.open_client()
+async def test_only_websockets_of_this_version_are_accepted(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path) as world:
+        stranger = await world.open_client()
         polling = await stranger.get("/v1/updates/", EIO=4, transport="polling")
         assert (polling.status, polling.body["code"]) == (400, 0)
         old = await stranger.get("/v1/updates/", EIO=3, transport="websocket")
@@ -91,9 +91,11 @@ async def test_only_websockets_of_this_version_are_spoken(tmp_path: Path) -> Non
 
 
 @pytest.mark.req("relay.socket.cas")
-async def test_values_change_only_for_those_who_saw_them_and_all_are_told(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_values_change_only_with_the_current_version_and_all_are_notified(
+    tmp_path: Path,
+) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session, machine = await ada.create_session(), await ada.create_machine()
         phone = await ada.connect()
         gateway = await ada.connect(clientType="session-scoped", sessionId=session)
@@ -111,8 +113,8 @@ async def test_values_change_only_for_those_who_saw_them_and_all_are_told(tmp_pa
             assert late == {"result": "version-mismatch", "version": version + 1, field: "AAAA"}
             reader, kind = (gateway, "session") if "sid" in record else (daemon, "machine")
             for each in (phone, reader):
-                said = await each.wait_for_change(f"update-{kind}", field)
-                assert said == {"value": "AAAA", "version": version + 1}
+                payload = await each.wait_for_change(f"update-{kind}", field)
+                assert payload == {"value": "AAAA", "version": version + 1}
         cleared = {"sid": session, "agentState": None, "expectedVersion": 1}
         assert (await gateway.call("update-state", cleared))["agentState"] is None
 
@@ -134,9 +136,11 @@ async def test_values_change_only_for_those_who_saw_them_and_all_are_told(tmp_pa
         ("no-such-event", {}),
     ],
 )
-async def test_whoever_wants_an_answer_gets_one(tmp_path: Path, name: str, payload: Any) -> None:
-    async with open_relay_world(tmp_path) as there:
-        socket = await (await there.create_user()).connect()
+async def test_every_event_that_asks_for_an_answer_gets_one(
+    tmp_path: Path, name: str, payload: Any
+) -> None:
+    async with open_relay_world(tmp_path) as world:
+        socket = await (await world.create_user()).connect()
         refused = await socket.call(name, payload)
         assert refused["result"] == "error"
         assert refused["error"] == refused["message"] != ""
@@ -145,8 +149,8 @@ async def test_whoever_wants_an_answer_gets_one(tmp_path: Path, name: str, paylo
 
 @pytest.mark.req("relay.socket.ack")
 async def test_many_changes_at_once_lose_nothing(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         sockets = [await ada.connect() for _ in range(4)]
 
@@ -166,13 +170,11 @@ async def test_many_changes_at_once_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.req("relay.socket.packets")
 @pytest.mark.parametrize("packet", ["4", "49", "42{}", "42[]", "42[1]", "4251-[", "40/admin,{}"])
-async def test_a_packet_that_is_none_ends_its_own_connection_only(
-    tmp_path: Path, packet: str
-) -> None:
-    async with open_relay_world(tmp_path) as there:
-        ada = await there.create_user()
+async def test_an_invalid_packet_ends_only_its_own_connection(tmp_path: Path, packet: str) -> None:
+    async with open_relay_world(tmp_path) as world:
+        ada = await world.create_user()
         other = await ada.connect()
-        ws = await open_raw_socket(there, ada)
+        ws = await open_raw_socket(world, ada)
         await ws.send_str("40" + json.dumps({"token": ada.token}))
         await ws.receive_str()
         await ws.send_str(packet)
@@ -181,11 +183,11 @@ async def test_a_packet_that_is_none_ends_its_own_connection_only(
 
 
 @pytest.mark.req("relay.socket.frames")
-async def test_a_frame_of_a_megabyte_is_no_trouble_and_one_beyond_the_bound_is(
+async def test_frames_are_accepted_up_to_the_limit(
     tmp_path: Path,
 ) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(frame=3_000_000)) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path, RelayLimits(frame=3_000_000)) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
         socket = await ada.connect()
         large = {"sid": session, "message": "A" * 2_000_000, "localId": "large"}
@@ -200,28 +202,28 @@ async def test_a_frame_of_a_megabyte_is_no_trouble_and_one_beyond_the_bound_is(
 
 
 @pytest.mark.req("relay.limits.sockets")
-async def test_sockets_are_bounded_for_all_and_for_each_account(tmp_path: Path) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(sockets=3, account_sockets=2)) as there:
-        ada, eve = await there.create_user(), await there.create_user()
-        held = [await ada.connect() for _ in range(2)]
+async def test_sockets_are_limited_in_total_and_by_account(tmp_path: Path) -> None:
+    async with open_relay_world(tmp_path, RelayLimits(sockets=3, account_sockets=2)) as world:
+        ada, eve = await world.create_user(), await world.create_user()
+        sockets = [await ada.connect() for _ in range(2)]
         with pytest.raises(RefusedConnection):
             await ada.connect()
         await eve.connect()
         with pytest.raises(RefusedConnection):
             await eve.connect()
-        await held[0].io.disconnect()
+        await sockets[0].io.disconnect()
         async with asyncio.timeout(PATIENCE):
-            while there.relay.statistics()["sockets"] == 3:
+            while world.relay.statistics()["sockets"] == 3:
                 await asyncio.sleep(0)
         await ada.connect()
 
 
 @pytest.mark.req("relay.socket.silence")
-async def test_one_that_stays_silent_is_given_up(tmp_path: Path) -> None:
+async def test_a_socket_without_pongs_is_closed(tmp_path: Path) -> None:
     async with open_relay_world(
         tmp_path, RelayLimits(ping_interval=0.1, ping_timeout=0.5)
-    ) as there:
-        ada = await there.create_user()
+    ) as world:
+        ada = await world.create_user()
         ws = await ada.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
         await ws.receive_str()
         await ws.send_str("40" + json.dumps({"token": ada.token}))
@@ -229,15 +231,15 @@ async def test_one_that_stays_silent_is_given_up(tmp_path: Path) -> None:
         async with asyncio.timeout(PATIENCE):
             packets = {message.data async for message in ws}
         assert packets == {"2"}
-        assert there.relay.statistics()["sockets"] == 0
+        assert world.relay.statistics()["sockets"] == 0
 
 
 @pytest.mark.req("relay.socket.silence")
-async def test_one_that_answers_pings_stays(tmp_path: Path) -> None:
+async def test_a_socket_that_answers_pings_stays_open(tmp_path: Path) -> None:
     async with open_relay_world(
         tmp_path, RelayLimits(ping_interval=0.1, ping_timeout=2.5)
-    ) as there:
-        ada = await there.create_user()
+    ) as world:
+        ada = await world.create_user()
         ws = await ada.http.ws_connect("/v1/updates/?EIO=4&transport=websocket")
         await ws.receive_str()
         await ws.send_str("40" + json.dumps({"token": ada.token}))
@@ -251,16 +253,16 @@ async def test_one_that_answers_pings_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("relay.socket.slow")
-async def test_a_reader_that_does_not_read_loses_its_connection_and_nobody_elses_time(
+async def test_a_client_that_does_not_read_is_disconnected_without_delaying_others(
     tmp_path: Path,
 ) -> None:
-    async with open_relay_world(tmp_path, RelayLimits(outbox=1_000_000)) as there:
-        ada = await there.create_user()
+    async with open_relay_world(tmp_path, RelayLimits(outbox=1_000_000)) as world:
+        ada = await world.create_user()
         session = await ada.create_session()
-        ws = await open_raw_socket(there, ada)
+        ws = await open_raw_socket(world, ada)
         await ws.send_str("40" + json.dumps({"token": ada.token}))
         await ws.receive_str()
-        # From now on its bytes pile up: nothing is taken from the connection.
+        # From now on the client reads nothing from the connection.
         connection = ws._response.connection
         assert connection is not None
         assert connection.transport is not None
@@ -268,11 +270,11 @@ async def test_a_reader_that_does_not_read_loses_its_connection_and_nobody_elses
         other = await ada.connect()
         count = 0
         async with asyncio.timeout(PATIENCE):
-            while there.relay.statistics()["sockets"] == 2 or count == 0:
+            while world.relay.statistics()["sockets"] == 2 or count == 0:
                 count += 1
-                said = {"content": "A" * 400_000, "localId": str(count)}
+                payload = {"content": "A" * 400_000, "localId": str(count)}
                 path = f"/v3/sessions/{session}/messages"
-                assert (await ada.post(path, messages=[said])).status == 200
+                assert (await ada.post(path, messages=[payload])).status == 200
         connection.transport.resume_reading()
         await other.wait_for(lambda _, it: it["body"]["message"]["seq"] == count)
         assert [each["seq"] for each in other.messages(session)] == list(range(1, count + 1))

@@ -1,4 +1,4 @@
-// Markdown as we draw it, in a form in which it can be compared with that of another reader.
+// Returns our rendering of markdown in a form that can be compared with another reader's.
 (texts) => {
   const form = (node) => {
     if (node.nodeType === Node.TEXT_NODE) return [node.data];

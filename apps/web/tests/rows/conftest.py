@@ -1,4 +1,4 @@
-"""A page with nothing but rows on it, served as the real one is, in a real browser."""
+"""A page with nothing but rows, served like the real one, in a real browser."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -30,13 +30,13 @@ async def gallery(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def watched(browser: Browser, gallery: str) -> AsyncIterator[tuple[Page, BrowserWatch]]:
-    async with open_browser_page(browser, gallery) as made:
-        yield made
+    async with open_browser_page(browser, gallery) as opened:
+        yield opened
 
 
 @pytest.fixture
 def is_loaded_anew() -> bool:
-    """Whether a test changes what is not the gallery's own, and so needs one for itself."""
+    """Whether a test changes the page beyond the gallery, so that it needs a fresh one."""
     return False
 
 
@@ -44,7 +44,7 @@ def is_loaded_anew() -> bool:
 async def page(
     watched: tuple[Page, BrowserWatch], gallery: str, is_loaded_anew: bool
 ) -> AsyncIterator[Page]:
-    """The gallery without a row; whatever complains or asks elsewhere fails the test."""
+    """The empty gallery; errors and foreign requests fail the test."""
     page, watch = watched
     watch.faults.clear()
     if is_loaded_anew or not await page.evaluate("globalThis.rows?.renew()"):

@@ -1,4 +1,4 @@
-// What there is in the page that strangers' words must never bring there. Empty is well.
+// Returns what foreign text must never bring into the page. It should be empty.
 () => {
   const TAGS = new Set(`a b bdi blockquote br button canvas code dd del details div dl dt em fieldset
     form h3 h4 h5 h6 hr img input ins label legend li mark ol p path pre progress span strong summary

@@ -1,5 +1,5 @@
-// A page with nothing but rows on it, under the policy of the real one. Tests reach the modules
-// through `rows`, and put what they draw into #rows.
+// A page with nothing but rows, under the policy of the real one. Tests use the modules through
+// `rows`, and put elements into #rows.
 
 import * as addresses from "/draw/addresses.js";
 import * as ansi from "/draw/ansi.js";
@@ -42,7 +42,7 @@ const context = {
   openFile: (row) => opened.push(row.id),
 };
 
-/** Puts one row, or several, in place of all that is there. */
+/** Shows one row, or several, instead of the current ones. */
 function show(...rows) {
   const elements = rows.map((row) => {
     const element = all.renderRow(row, context);
@@ -52,7 +52,7 @@ function show(...rows) {
   return elements.map((element) => element.firstElementChild);
 }
 
-/** As it was when it was loaded; what has been said and asked is forgotten. */
+/** Resets the gallery: recorded calls and requests are forgotten. */
 function renew() {
   shelf.replaceChildren();
   for (const list of [announced, asked, copied, opened]) list.length = 0;
@@ -77,7 +77,7 @@ async function picture(ref, width, height) {
   files.set(ref, await canvas.convertToBlob({ type: "image/png" }));
 }
 
-/** What an element holds, in short: (tag …) with texts in quotes, and where links lead. */
+/** Summarizes an element: (tag …) with texts in quotes, and link targets. */
 function outline(node) {
   if (node.nodeType === Node.TEXT_NODE) return JSON.stringify(node.data);
   const inner = [...node.childNodes].map(outline).join(" ");

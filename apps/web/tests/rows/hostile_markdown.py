@@ -1,11 +1,11 @@
-"""Words of strangers: what has been tried on readers of markdown and on terminals, and shapes that
-make careless readers slow."""
+"""Foreign text: known attacks on markdown readers and terminals, and input that makes careless
+parsers slow."""
 
 from collections.abc import Iterator
 
 RUN = "window.pwned=1"
 
-# Each is put into every place where strangers' words are shown.
+# Each is put into every place where foreign text is shown.
 SCRIPTS = [
     f"<script>{RUN}</script>",
     f"<ScRiPt >{RUN}</sCrIpT>",

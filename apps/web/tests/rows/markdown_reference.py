@@ -1,4 +1,4 @@
-"""Another reader of markdown, and a form in which what it understood can be compared with ours."""
+"""Another markdown reader, and a form in which its result can be compared with ours."""
 
 import re
 from pathlib import Path
@@ -12,10 +12,10 @@ OURS = Path(__file__).with_name("alike.js").read_text().partition("\n")[2]
 
 
 def make_reader() -> MarkdownIt:
-    """CommonMark without HTML. It may link to anything: what we link to is for other tests."""
-    made = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    made.validateLink = lambda url: True  # type: ignore[method-assign]
-    return made
+    """CommonMark without HTML. It may link anywhere: our restrictions have their own tests."""
+    reader = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    reader.validateLink = lambda url: True  # type: ignore[method-assign]
+    return reader
 
 
 def parse_reference(html: str) -> list[Any]:
@@ -39,7 +39,7 @@ def read_element(element: ElementTree.Element) -> list[Any]:
 
 
 def normalize_parts(parts: list[Any]) -> list[Any]:
-    """White space between blocks means nothing; texts that touch are one."""
+    """White space between blocks is ignored; adjacent texts are joined."""
     joined: list[Any] = []
     for part in parts:
         if isinstance(part, str) and joined and isinstance(joined[-1], str):

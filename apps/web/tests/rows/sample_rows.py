@@ -1,4 +1,4 @@
-"""A conversation with a row of every kind in it."""
+"""A conversation with a row of every kind."""
 
 import json
 from base64 import b64encode
@@ -23,7 +23,7 @@ and [the manual](https://docs.example.org "Manual").
 - [x] Benchmarks
 - [ ] Release notes
 
-> A quote of somebody, over
+> A quote of a person, over
 > two lines.
 
 | Case | Before | After |
@@ -54,8 +54,8 @@ def make_row(kind: str, key: str, **rest: Any) -> dict[str, Any]:
 def make_tool_row(
     name: str, call: str, title: str, args: dict[str, Any], **rest: Any
 ) -> dict[str, Any]:
-    told = {"state": "done", "result": "", "durationMs": 0, "children": [], "task": None, **rest}
-    more = {"name": name, "title": title, "description": title, "args": args, **told}
+    fields = {"state": "done", "result": "", "durationMs": 0, "children": [], "task": None, **rest}
+    more = {"name": name, "title": title, "description": title, "args": args, **fields}
     return make_row("tool", call, call=call, **more)
 
 

@@ -1,4 +1,4 @@
-"""Code, diffs and output of programs: in colours, and to the letter."""
+"""Code, diffs and program output: in colours, and exact."""
 
 import random
 
@@ -22,7 +22,7 @@ PIECES = [
 
 
 @pytest.mark.req("rows.code.whole")
-async def test_colours_lose_and_move_no_character_of_any_text(page: Page) -> None:
+async def test_colouring_neither_loses_nor_moves_characters(page: Page) -> None:
     chance = random.Random(11)
     texts = ["".join(chance.choices(PIECES, k=chance.randint(0, 60))) for _ in range(400)]
     texts += ["".join(chr(chance.randint(0, 0x2FF)) for _ in range(80)) for _ in range(100)]
@@ -78,7 +78,7 @@ SNIPPETS = {
 
 @pytest.mark.req("rows.code")
 @pytest.mark.parametrize("language", sorted(SNIPPETS))
-async def test_words_have_the_colour_of_what_they_are(page: Page, language: str) -> None:
+async def test_tokens_have_the_colour_of_their_class(page: Page, language: str) -> None:
     text, want = SNIPPETS[language]
     tokens = await page.evaluate(
         "([text, language]) => rows.code.tokens(text, language)", [text, language]
@@ -88,7 +88,7 @@ async def test_words_have_the_colour_of_what_they_are(page: Page, language: str)
 
 
 @pytest.mark.req("rows.code")
-async def test_the_button_of_a_block_copies_the_code_as_it_was_written(page: Page) -> None:
+async def test_the_copy_button_copies_the_exact_code(page: Page) -> None:
     await page.evaluate(
         """() => rows.shelf.replaceChildren(rows.markdown.renderMarkdown(
              "```js\\nlet a = '\\u202e';\\n\\n  b();\\n```", { copy: rows.context.copy }))"""
@@ -101,7 +101,7 @@ async def test_the_button_of_a_block_copies_the_code_as_it_was_written(page: Pag
 
 
 @pytest.mark.req("rows.diff")
-async def test_a_change_is_lines_that_went_and_came_with_the_words_marked(page: Page) -> None:
+async def test_a_diff_has_removed_and_added_lines_with_changed_words_marked(page: Page) -> None:
     lines = await page.evaluate(
         """() => rows.diff.linesBetween("a\\nlet x = one;\\nz", "a\\nlet x = two;\\nb\\nz")"""
     )
@@ -122,7 +122,7 @@ async def test_a_change_is_lines_that_went_and_came_with_the_words_marked(page: 
 
 
 @pytest.mark.req("rows.diff")
-async def test_any_change_can_be_followed_from_the_old_text_to_the_new(page: Page) -> None:
+async def test_any_diff_leads_from_the_old_text_to_the_new(page: Page) -> None:
     chance = random.Random(5)
     pairs = [
         ["\n".join(chance.choices("abcd", k=chance.randint(0, 12))) for _ in range(2)]
@@ -132,14 +132,14 @@ async def test_any_change_can_be_followed_from_the_old_text_to_the_new(page: Pag
         "(pairs) => pairs.map(([a, b]) => rows.diff.linesBetween(a, b))", pairs
     )
     for (old, new), lines in zip(pairs, found, strict=True):
-        kept = [line["text"] for line in lines if line["kind"] != "added"]
+        old_lines = [line["text"] for line in lines if line["kind"] != "added"]
         come = [line["text"] for line in lines if line["kind"] != "removed"]
-        assert "\n".join(kept) == old
+        assert "\n".join(old_lines) == old
         assert "\n".join(come) == new
 
 
 @pytest.mark.req("rows.diff")
-async def test_lines_without_a_change_are_folded_and_can_be_shown(page: Page) -> None:
+async def test_unchanged_lines_are_folded_and_can_be_shown(page: Page) -> None:
     await page.evaluate(
         """() => {
           const lines = Array.from({ length: 60 }, (_, at) => `line ${at}`);
@@ -156,8 +156,8 @@ async def test_lines_without_a_change_are_folded_and_can_be_shown(page: Page) ->
 
 
 @pytest.mark.req("rows.output.terminal")
-async def test_output_for_a_terminal_keeps_its_colours_and_nothing_that_moves(page: Page) -> None:
-    shown = await page.evaluate(
+async def test_terminal_output_keeps_colours_and_drops_cursor_movement(page: Page) -> None:
+    segments = await page.evaluate(
         """(text) => {
           rows.shelf.replaceChildren(...rows.ansi.terminal(text));
           const red = rows.shelf.querySelector(".ansi-red")?.textContent;
@@ -165,11 +165,11 @@ async def test_output_for_a_terminal_keeps_its_colours_and_nothing_that_moves(pa
         }""",
         "\x1b]0;t\x07a\x1b[1;31mred\x1b[0m\x1b[2K\x1b[10;10Hb\n10%\r50%\r100%\r\nend\x1b(B",
     )
-    assert shown == ["aredb\n100%\nend", "red", "aredb\n100%\nend"]
+    assert segments == ["aredb\n100%\nend", "red", "aredb\n100%\nend"]
 
 
 @pytest.mark.req("rows.output.shell")
-async def test_what_a_command_printed_is_read_even_where_its_middle_is_left_out(page: Page) -> None:
+async def test_shell_output_is_read_even_if_its_middle_is_left_out(page: Page) -> None:
     read = "(text) => rows.shell.shellOutcome(text)"
     whole = '{"stdout":"a\\nb","stderr":"c","exit_code":3}'
     assert await page.evaluate(read, whole) == {

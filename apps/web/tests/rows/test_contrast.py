@@ -1,4 +1,4 @@
-"""Looks: whoever speaks can be read in both themes, and no row hinders a screen reader."""
+"""Appearance: every speaker is readable in both themes, and no row obstructs a screen reader."""
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
@@ -59,7 +59,7 @@ async def test_every_guest_can_be_read_whatever_its_colour(
 @pytest.mark.timeout(120)
 @pytest.mark.req("rows.accessible")
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-async def test_no_row_hinders_a_screen_reader(browser: Browser, gallery: str, theme: str) -> None:
+async def test_no_row_obstructs_a_screen_reader(browser: Browser, gallery: str, theme: str) -> None:
     async with open_browser_page(browser, gallery, theme=theme) as (page, _):
         await page.goto(f"{gallery}/gallery.html")
         await page.wait_for_selector("[data-ready]")

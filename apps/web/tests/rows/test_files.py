@@ -1,4 +1,4 @@
-"""Files: a picture has its place at once, everything else says what it is."""
+"""Files: a picture has its final size at once; other files show name and size."""
 
 import pytest
 from playwright.async_api import Page, expect
@@ -22,7 +22,7 @@ def is_loaded_anew() -> bool:
 
 
 @pytest.mark.req("rows.picture")
-async def test_a_picture_has_its_shape_and_colours_before_it_is_there(page: Page) -> None:
+async def test_a_picture_has_its_size_and_colours_before_it_is_loaded(page: Page) -> None:
     await page.evaluate(HELD, make_picture_row("p"))
     place = page.get_by_role("button", name="Open beach.png")
     before = await place.bounding_box()
@@ -39,7 +39,7 @@ async def test_a_picture_has_its_shape_and_colours_before_it_is_there(page: Page
 
 @pytest.mark.req("rows.picture")
 async def test_a_file_that_turns_out_to_be_a_picture_becomes_one(page: Page) -> None:
-    """As one that was just dropped, and is being looked at."""
+    """Like a file that was just dropped and is still being examined."""
     known = make_picture_row("p")
     await page.evaluate(
         """async (one) => {
@@ -69,7 +69,7 @@ async def test_a_file_that_turns_out_to_be_a_picture_becomes_one(page: Page) -> 
         {"width": 1, "height": 60_000, "thumbhash": "AAAA"},
     ],
 )
-async def test_a_shape_that_nothing_has_breaks_nothing(
+async def test_an_impossible_picture_size_breaks_nothing(
     page: Page, image: dict[str, object]
 ) -> None:
     await page.evaluate("(one) => { rows.show(one); }", {**make_picture_row("p"), "image": image})
@@ -85,9 +85,9 @@ async def test_a_picture_that_is_gone_says_so_in_its_place(page: Page) -> None:
 
 
 @pytest.mark.req("rows.file")
-async def test_a_file_says_what_it_is_and_is_saved_as_bytes_only(page: Page) -> None:
-    """A page of a stranger's that is saved must not become a page of ours."""
-    made = make_row(
+async def test_a_file_shows_its_type_and_is_saved_as_bytes_only(page: Page) -> None:
+    """A foreign page that is saved must not become a page of ours."""
+    row = make_row(
         "file",
         "f",
         role="agent",
@@ -109,7 +109,7 @@ async def test_a_file_says_what_it_is_and_is_saved_as_bytes_only(page: Page) -> 
           };
           rows.show(made);
         }""",
-        made,
+        row,
     )
     await expect(page.locator(".file-kind")).to_have_text("Web page, 14 KB")
     async with page.expect_download() as saved:
@@ -120,8 +120,8 @@ async def test_a_file_says_what_it_is_and_is_saved_as_bytes_only(page: Page) -> 
 
 
 @pytest.mark.req("rows.file")
-async def test_a_file_that_cannot_be_had_says_why_and_can_be_asked_for_again(page: Page) -> None:
-    made = make_row(
+async def test_a_file_that_fails_to_load_says_why_and_can_be_retried(page: Page) -> None:
+    row = make_row(
         "file",
         "f",
         role="agent",
@@ -131,7 +131,7 @@ async def test_a_file_that_cannot_be_had_says_why_and_can_be_asked_for_again(pag
         mimeType="application/zip",
         image=None,
     )
-    await page.evaluate("(one) => { rows.show(one); }", made)
+    await page.evaluate("(one) => { rows.show(one); }", row)
     button = page.get_by_role("button", name="Download x.zip")
     await button.click()
     await expect(page.get_by_role("alert")).to_have_text("The file is not there any more.")

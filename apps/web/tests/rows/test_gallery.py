@@ -1,4 +1,4 @@
-"""Everything there is to see, in one page; the pictures of it are for people."""
+"""Every kind of row on one page; its screenshots are for people."""
 
 from pathlib import Path
 

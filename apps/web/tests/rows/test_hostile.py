@@ -1,4 +1,4 @@
-"""Words of strangers: nothing of them runs, asks elsewhere, hides, or makes the page slow."""
+"""Foreign text: nothing in it runs, sends requests, hides, or makes the page slow."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def is_loaded_anew() -> bool:
 
 
 async def find_dangers(page: Page) -> list[str]:
-    """What is wrong after everything was opened, hovered over and given time."""
+    """The dangers found after everything was opened, hovered over and given time."""
     await page.evaluate(
         """() => {
           for (let round = 0; round < 4; round += 1) {
@@ -46,8 +46,8 @@ async def find_dangers(page: Page) -> list[str]:
 
 
 @pytest.mark.req("rows.hostile.markdown")
-async def test_no_markdown_of_a_stranger_becomes_more_than_text_and_safe_links(page: Page) -> None:
-    """The watch over the page fails this test for any request or complaint, too."""
+async def test_foreign_markdown_becomes_only_text_and_safe_links(page: Page) -> None:
+    """The page's watch fails this test for any request or error, too."""
     texts = list(hostile_markdown.list_hostile_markdown())
     assert len(texts) > 900
     for at in range(0, len(texts), 100):
@@ -62,8 +62,8 @@ async def test_no_markdown_of_a_stranger_becomes_more_than_text_and_safe_links(p
 
 
 @pytest.mark.req("rows.hostile.markdown")
-async def test_nor_while_it_is_being_written(page: Page) -> None:
-    """A piece of a word may look like something that the whole is not."""
+async def test_foreign_markdown_is_safe_while_it_grows(page: Page) -> None:
+    """A part of a text may look like something that the whole is not."""
     texts = [
         *hostile_markdown.SCRIPTS,
         *(place.format(f"javascript:{hostile_markdown.RUN}") for place in hostile_markdown.PLACES),
@@ -85,7 +85,7 @@ async def test_nor_while_it_is_being_written(page: Page) -> None:
 
 
 def make_hostile_rows(words: str) -> list[dict[str, Any]]:
-    """A stranger's words in every place of a call, a file, a name and a line."""
+    """Foreign text in every place of a call, a file, a name and a line."""
     guest = {"id": "x", "name": words, "kind": "guest", "hue": words}
     task = {"name": words, "title": words, "isActive": True}
     inner = [
@@ -154,7 +154,7 @@ def make_hostile_rows(words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.req("rows.hostile.output")
 @pytest.mark.slow
-async def test_no_call_result_name_or_file_of_a_stranger_becomes_more_than_text(page: Page) -> None:
+async def test_foreign_calls_results_names_and_files_become_only_text(page: Page) -> None:
     strange = [
         *hostile_markdown.SCRIPTS,
         *hostile_markdown.TERMINAL,
@@ -167,7 +167,7 @@ async def test_no_call_result_name_or_file_of_a_stranger_becomes_more_than_text(
 
 
 @pytest.mark.req("rows.hostile.output")
-async def test_nor_does_a_question(page: Page) -> None:
+async def test_foreign_questions_become_only_text(page: Page) -> None:
     for words in hostile_markdown.SCRIPTS:
         part = {
             "id": words,
@@ -217,14 +217,16 @@ async def test_arguments_and_results_of_any_shape_are_shown(page: Page) -> None:
     ]
     for value in odd:
         args = dict.fromkeys(keys, value)
-        made = [make_tool_row(name, f"{n}", "", args, result=value) for n, name in enumerate(names)]
-        await page.evaluate("(list) => { rows.show(...list); }", made)
+        rows_made = [
+            make_tool_row(name, f"{n}", "", args, result=value) for n, name in enumerate(names)
+        ]
+        await page.evaluate("(list) => { rows.show(...list); }", rows_made)
         assert await find_dangers(page) == []
 
 
 @pytest.mark.req("rows.hostile.bidi")
-async def test_characters_that_turn_or_hide_others_are_shown_and_turn_nothing(page: Page) -> None:
-    """What stands around them stays where it is, in the order in which it was written."""
+async def test_bidi_and_hidden_characters_are_shown_without_effect(page: Page) -> None:
+    """The surrounding text keeps its place and order."""
     found = await page.evaluate(
         """(names) => names.map((char) => {
           const [element] = rows.show({
@@ -255,8 +257,8 @@ async def test_characters_that_turn_or_hide_others_are_shown_and_turn_nothing(pa
 
 
 @pytest.mark.req("rows.hostile.bidi")
-async def test_the_name_of_a_file_cannot_pretend_to_be_another_kind(page: Page) -> None:
-    made = make_row(
+async def test_a_file_name_cannot_fake_another_type(page: Page) -> None:
+    rows_made = make_row(
         "file",
         "f",
         role="agent",
@@ -272,12 +274,12 @@ async def test_the_name_of_a_file_cannot_pretend_to_be_another_kind(page: Page) 
           const letters = [...element.querySelector(".file-name").childNodes];
           return [letters.at(-1).data, element.querySelector("button").getAttribute("aria-label")];
         }""",
-        made,
+        rows_made,
     )
     assert name == ["gnp.exe", "Download photognp.exe"]
 
 
-# The quickest of three times: this machine has other things to do.
+# The fastest of three runs, because the machine is shared.
 MEASURE = """(texts) => texts.map((text) => {
   let quickest = Infinity;
   for (let round = 0; round < 3 && quickest > 300; round += 1) {
@@ -290,7 +292,7 @@ MEASURE = """(texts) => texts.map((text) => {
 
 
 def is_slow(short: float, long: float) -> bool:
-    """Four times the text may take longer than four times as long, but not its square."""
+    """Four times the text may take longer than four times as long, but not sixteen times."""
     return long > 1000 and long > 10 * short
 
 
@@ -298,7 +300,7 @@ def is_slow(short: float, long: float) -> bool:
 @pytest.mark.req("rows.hostile.linear")
 @pytest.mark.slow
 @pytest.mark.clock
-async def test_no_markdown_takes_more_time_than_its_length_allows(page: Page) -> None:
+async def test_markdown_takes_linear_time(page: Page) -> None:
     for mark in hostile_markdown.MARKS:
         texts = [(mark * (size // len(mark) + 1))[:size] for size in (10_000, 40_000)]
         short, long = await page.evaluate(MEASURE, texts)
@@ -339,7 +341,7 @@ CODE_TIMES = """([marks, languages]) => {
 @pytest.mark.req("rows.hostile.linear")
 @pytest.mark.slow
 @pytest.mark.clock
-async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> None:
+async def test_code_takes_linear_time(page: Page) -> None:
     for language, unit, short, long in await page.evaluate(
         CODE_TIMES, [hostile_markdown.CODE, LANGUAGES]
     ):
@@ -349,7 +351,7 @@ async def test_no_code_takes_more_time_than_its_length_allows(page: Page) -> Non
 @pytest.mark.timeout(120)
 @pytest.mark.req("rows.hostile.linear")
 @pytest.mark.slow
-async def test_a_line_of_a_megabyte_and_nesting_without_end_are_drawn(page: Page) -> None:
+async def test_a_megabyte_line_and_endless_nesting_are_drawn(page: Page) -> None:
     line, deep = "x" * 1_000_000, 20_000
     heavy = [
         make_text_row("1", line),

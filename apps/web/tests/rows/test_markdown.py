@@ -1,4 +1,4 @@
-"""Markdown: what is written is read as everybody reads it, and grows without a trace."""
+"""Markdown: rendered as others render it, also while it grows."""
 
 import random
 from typing import Any
@@ -10,14 +10,14 @@ from .markdown_reference import OURS, make_reader, normalize_parts, parse_refere
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# What is written, and what is to be seen of it.
+# Markdown, and its expected rendering.
 CASES = [
     # Paragraphs and breaks
     ("one\ntwo", '(p "one" "\\n" "two")'),
     ("one  \ntwo", '(p "one" (br) "two")'),
     ("one\\\ntwo", '(p "one" (br) "two")'),
     ("one\n\n\ntwo", '(p "one") (p "two")'),
-    # Headings stand below those of the page, and no level is left out
+    # Headings start below those of the page, without skipping a level.
     ("# one", '(h3 "one")'),
     ("###### six ##", '(h3 "six")'),
     ("## a\n# b\n### c\n## d", '(h3 "a") (h3 "b") (h4 "c") (h4 "d")'),
@@ -30,7 +30,7 @@ CASES = [
     ("2 * 3 * 4", '(p "2 * 3 * 4")'),
     ("**bold*", '(p "*" (em "bold"))'),
     ("*a **b*", '(p "*a *" (em "b"))'),
-    # Struck out, but numbers with a tilde are left alone
+    # Struck out, but not numbers with a tilde
     ("~~gone~~ and ~gone~", '(p (del "gone") " and " (del "gone"))'),
     ("from 5~6 to 7~8", '(p "from 5~6 to 7~8")'),
     # Code
@@ -66,7 +66,7 @@ CASES = [
     ("(https://a.example/)", '(p "(" (a https://a.example/ "https://a.example/") ")")'),
     ("ask bo@a.example, please", '(p "ask " (a mailto:bo@a.example "bo@a.example") ", please")'),
     ("[https://a.example](https://a.example/)", '(p (a https://a.example/ "https://a.example"))'),
-    # Escapes and references
+    # Escapes and entities
     (r"\*a\* &amp; &lt;b&gt; &#33; &unknown;", '(p "*a* & <b> ! &unknown;")'),
     # HTML is text
     ("a <b>c</b> <!-- d -->", '(p "a <b>c</b> <!-- d -->")'),
@@ -105,14 +105,14 @@ def generate_markdown(chance: random.Random) -> str:
 
 
 def is_fair(text: str) -> bool:
-    """Runs of tildes, links without a text, and where a table begins are read in several ways."""
+    """Readers differ in runs of tildes, links without a text, and the start of tables."""
     return not any(odd in text for odd in ("~~~", "[](", "|"))
 
 
 @pytest.mark.req("rows.markdown")
 @pytest.mark.slow
-async def test_whatever_is_written_another_reader_understands_the_same(page: Page) -> None:
-    """Against markdown-it, over texts made of nothing but marks."""
+async def test_another_reader_parses_any_text_the_same(page: Page) -> None:
+    """Compared with markdown-it, over texts made of marks only."""
     chance, other = random.Random(20260), make_reader()
     for _ in range(20):
         texts = [text for text in (generate_markdown(chance) for _ in range(200)) if is_fair(text)]
@@ -135,14 +135,14 @@ GROWN = """async (pieces) => {
 
 
 @pytest.mark.req("rows.markdown.grows")
-async def test_a_text_that_grows_is_at_every_moment_what_it_would_be_at_once(page: Page) -> None:
+async def test_a_growing_text_always_looks_as_if_drawn_at_once(page: Page) -> None:
     chance = random.Random(7)
     for _ in range(150):
         pieces = [chance.choice(WORDS) for _ in range(chance.randint(5, 40))]
         assert await page.evaluate(GROWN, pieces) is None
 
 
-# Lists, tables and code: what is kept of them while they grow.
+# Lists, tables and code, whose elements are reused while they grow.
 LINES = [
     "- a\n", "- b\n", "-", "x", "\n", "  - c\n", "# ", "- [x] d\n", "- # e\n", "1. f\n", "  g\n",
     "|h|i|\n", "|-|-|\n", "j|k\n", "```js\n", "let l = `m", "`; // n\n", "/* o\n", "*/", "    ",
@@ -151,7 +151,7 @@ LINES = [
 
 @pytest.mark.req("rows.markdown.grows")
 @pytest.mark.slow
-async def test_so_are_lists_tables_and_code(page: Page) -> None:
+async def test_growing_lists_tables_and_code_look_as_if_drawn_at_once(page: Page) -> None:
     chance = random.Random(8)
     for _ in range(150):
         pieces = chance.choices(LINES, weights=[6, 6, *[1] * (len(LINES) - 2)], k=40)
@@ -162,8 +162,8 @@ async def test_so_are_lists_tables_and_code(page: Page) -> None:
 
 
 @pytest.mark.req("rows.markdown.grows")
-async def test_a_text_that_grows_leaves_what_is_before_its_last_block_alone(page: Page) -> None:
-    kept: dict[str, Any] = await page.evaluate(
+async def test_a_growing_text_redraws_only_its_last_block(page: Page) -> None:
+    kept_elements: dict[str, Any] = await page.evaluate(
         """async () => {
           const { renderMarkdown, updateMarkdown } = rows.markdown;
           const lines = "# One\\n\\nTwo *words*\\n\\n```js\\nlet a = 1;\\n";
@@ -183,7 +183,7 @@ async def test_a_text_that_grows_leaves_what_is_before_its_last_block_alone(page
           };
         }"""
     )
-    assert kept == {
+    assert kept_elements == {
         "isSame": True,
         "hasFocus": True,
         "selected": "Two words",
@@ -192,7 +192,7 @@ async def test_a_text_that_grows_leaves_what_is_before_its_last_block_alone(page
 
 
 @pytest.mark.req("rows.markdown.links")
-async def test_a_link_that_names_another_place_says_where_it_leads(page: Page) -> None:
+async def test_a_misleading_link_shows_its_address(page: Page) -> None:
     shown = """(text) => rows.markdown.renderMarkdown(text).textContent"""
     lies = [
         ("[https://bank.example](https://evil.example/)", "https://bank.example (evil.example)"),
@@ -210,7 +210,7 @@ async def test_a_link_that_names_another_place_says_where_it_leads(page: Page) -
 
 
 @pytest.mark.req("rows.markdown.links")
-async def test_links_open_elsewhere_and_tell_nobody_where_from(page: Page) -> None:
+async def test_links_open_in_a_new_tab_without_a_referrer(page: Page) -> None:
     link = await page.evaluate(
         """() => {
           const link = rows.markdown.renderMarkdown("[a](https://b.example/)").querySelector("a");

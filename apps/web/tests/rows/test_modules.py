@@ -1,4 +1,4 @@
-"""The modules that draw: nothing in them could make elements of markup."""
+"""The drawing modules contain nothing that could create elements from markup."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from .conftest import PAGE
 
 
 @pytest.mark.req("rows.no_markup")
-def test_no_module_of_the_page_makes_elements_of_markup() -> None:
+def test_no_module_creates_elements_from_markup() -> None:
     words = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "setHTML"]
     words += ["new Function", "createContextualFragment", "parseFromString", "srcdoc="]
     for folder in ("draw", "rows"):

@@ -1,4 +1,4 @@
-"""Pictures: QR codes that every reader reads, and placeholders that look like their pictures."""
+"""Pictures: QR codes that every reader reads, and placeholders that resemble their pictures."""
 
 import random
 from base64 import b64encode
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def encode_qr(text: str, mask: int) -> list[list[bool]]:
-    made = segno.make_qr(text.encode(), error="m", mode="byte", boost_error=False, mask=mask)
-    return [[bool(module) for module in row] for row in made.matrix]
+    code = segno.make_qr(text.encode(), error="m", mode="byte", boost_error=False, mask=mask)
+    return [[bool(module) for module in row] for row in code.matrix]
 
 
-# Bytes that fill a code of each version from 1 on, at level M.
+# Text lengths that fill a code of each version from 1 on, at level M.
 FULL = (
     14,
     26,
@@ -48,20 +48,21 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789#/-_:."
 
 @pytest.mark.req("rows.qr")
 @pytest.mark.slow
-async def test_a_qr_code_is_module_by_module_that_of_another_encoder(page: Page) -> None:
+async def test_a_qr_code_equals_that_of_another_encoder(page: Page) -> None:
     chance = random.Random(3)
     for version, length in enumerate(FULL, start=1):
         text, mask = "".join(chance.choices(LETTERS, k=length)), version % 8
-        made = await page.evaluate("([t, m]) => rows.qr.qrOf(t, m)", [text, mask])
-        assert len(made) == 17 + 4 * version
-        assert made == encode_qr(text, mask)
+        code = await page.evaluate("([t, m]) => rows.qr.qrOf(t, m)", [text, mask])
+        assert len(code) == 17 + 4 * version
+        assert code == encode_qr(text, mask)
 
 
 @pytest.mark.req("rows.qr")
-async def test_a_qr_code_that_is_not_full_is_filled_as_the_standard_says(
+async def test_a_short_qr_code_is_padded_as_the_standard_says(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other encoder puts a word of zeros before the padding; readers skip it, and so do we."""
+    """The other encoder puts a word of zeros before the padding; readers skip it, so we skip it
+    here."""
 
     def to_the_next_word(buffer: Any, version: int, length: int) -> None:
         buffer.extend([0] * (-length % 8))
@@ -69,8 +70,8 @@ async def test_a_qr_code_that_is_not_full_is_filled_as_the_standard_says(
     monkeypatch.setattr(encoder, "write_padding_bits", to_the_next_word)
     for length in (1, 7, 15, 63, 150, 200, 214, 400, 600):
         text = (LETTERS * 20)[length : 2 * length]
-        made = await page.evaluate("(t) => rows.qr.qrOf(t)", text)
-        assert made in [encode_qr(text, mask) for mask in range(8)]
+        code = await page.evaluate("(t) => rows.qr.qrOf(t)", text)
+        assert code in [encode_qr(text, mask) for mask in range(8)]
     text = "é\N{CRAB}" * 20
     assert await page.evaluate("([t, m]) => rows.qr.qrOf(t, m)", [text, 5]) == encode_qr(text, 5)
 
@@ -91,7 +92,7 @@ async def test_a_qr_code_has_a_name_and_room_around_it(page: Page) -> None:
 
 
 @pytest.mark.req("rows.qr")
-async def test_a_text_that_no_code_holds_is_refused_with_a_sentence(page: Page) -> None:
+async def test_a_text_too_long_for_a_qr_code_is_refused_with_a_message(page: Page) -> None:
     told = await page.evaluate(
         "() => { try { rows.qr.qrOf('x'.repeat(700)); } catch (error) { return error.message; } }"
     )
@@ -109,7 +110,7 @@ def make_picture(width: int, height: int, *, has_alpha: bool = False) -> tuple[I
 
 @pytest.mark.req("rows.placeholder")
 @pytest.mark.parametrize(("width", "height"), [(32, 32), (32, 20), (16, 32), (32, 5)])
-async def test_a_placeholder_looks_like_its_picture(page: Page, width: int, height: int) -> None:
+async def test_a_placeholder_resembles_its_picture(page: Page, width: int, height: int) -> None:
     image, hashed = make_picture(width, height)
     shown = await page.evaluate(
         """(hashed) => {
@@ -126,7 +127,7 @@ async def test_a_placeholder_looks_like_its_picture(page: Page, width: int, heig
 
 
 @pytest.mark.req("rows.placeholder")
-async def test_a_placeholder_is_clear_where_its_picture_is(page: Page) -> None:
+async def test_a_placeholder_is_transparent_where_its_picture_is(page: Page) -> None:
     _, hashed = make_picture(32, 32, has_alpha=True)
     alpha = await page.evaluate(
         """(hashed) => {
@@ -141,7 +142,7 @@ async def test_a_placeholder_is_clear_where_its_picture_is(page: Page) -> None:
 
 
 @pytest.mark.req("rows.placeholder")
-async def test_what_is_no_placeholder_is_none(page: Page) -> None:
+async def test_an_invalid_placeholder_is_null(page: Page) -> None:
     odd = ["", "a", "!!", "AAAA", "AAAAAAAA", "é", b64encode(bytes(5)).decode()]
     assert await page.evaluate(
         "(odd) => odd.map((one) => rows.thumbhash.placeholder(one))", odd

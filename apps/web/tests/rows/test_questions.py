@@ -1,4 +1,4 @@
-"""Questions: filled in by keyboard, answered once, and never lost without a word."""
+"""Questions: filled in by keyboard, answered once, and never lost silently."""
 
 import pytest
 from playwright.async_api import Page, expect
@@ -20,7 +20,7 @@ ASK = """([question, outcome]) => {
 
 
 @pytest.mark.req("rows.question")
-async def test_a_form_is_filled_in_by_keyboard_and_says_that_it_is_sent(page: Page) -> None:
+async def test_a_form_is_filled_in_by_keyboard_and_shows_that_it_is_sent(page: Page) -> None:
     await page.evaluate(ASK, [QUESTION, {}])
     form = page.get_by_role("form", name="Target, Checks")
     await page.keyboard.press("Tab")
@@ -36,15 +36,15 @@ async def test_a_form_is_filled_in_by_keyboard_and_says_that_it_is_sent(page: Pa
     await page.evaluate("globalThis.let()")
     await expect(form.get_by_role("status")).to_have_text("Answered.")
     await expect(form.get_by_role("button")).to_have_count(0)
-    given = {
+    question = {
         "q0": {"options": ["next"]},
         "q1": {"options": ["Tests", "Lint"], "custom": "and format"},
     }
-    assert await page.evaluate("globalThis.answers") == [given]
+    assert await page.evaluate("globalThis.answers") == [question]
 
 
 @pytest.mark.req("rows.question")
-async def test_own_words_stand_in_place_of_the_one_choice(page: Page) -> None:
+async def test_free_text_replaces_the_single_choice(page: Page) -> None:
     await page.evaluate(ASK, [QUESTION, {}])
     await page.get_by_role("radio", name="main").check()
     words = page.get_by_role("textbox", name="Something else").first
@@ -66,7 +66,7 @@ async def test_a_form_without_an_answer_is_not_sent(page: Page) -> None:
 
 
 @pytest.mark.req("rows.question.elsewhere")
-async def test_what_another_device_has_answered_is_told(page: Page) -> None:
+async def test_an_answer_of_another_device_is_shown(page: Page) -> None:
     await page.evaluate(ASK, [QUESTION, {"already": True}])
     await page.get_by_role("radio", name="main").check()
     await page.get_by_role("button", name="Answer").press("Enter")
@@ -75,7 +75,7 @@ async def test_what_another_device_has_answered_is_told(page: Page) -> None:
 
 
 @pytest.mark.req("rows.question.elsewhere")
-async def test_a_form_that_could_not_be_sent_keeps_what_was_filled_in(page: Page) -> None:
+async def test_a_form_that_fails_to_send_keeps_its_input(page: Page) -> None:
     await page.evaluate(ASK, [QUESTION, "fails"])
     await page.get_by_role("radio", name="main").check()
     await page.get_by_role("button", name="Answer").press("Enter")

@@ -1,4 +1,4 @@
-"""Rows: what they say, how they stand, and that a change leaves alone what a person has in hand."""
+"""Rows: their text and state, and that an update does not disturb the person."""
 
 import re
 
@@ -19,13 +19,13 @@ from .sample_rows import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Shows a row, and again as it has become.
+# Shows a row, and again after a change.
 SHOW = "(one) => { [globalThis.shown] = rows.show(one); }"
 UPDATE = """(one) => rows.all.updateRow(globalThis.shown, one, rows.context)"""
 
 
 @pytest.mark.req("rows.tool.line")
-async def test_a_call_that_is_done_is_one_line_with_title_and_duration(page: Page) -> None:
+async def test_a_finished_call_is_one_line_with_title_and_duration(page: Page) -> None:
     done = make_tool_row(
         "bash",
         "b",
@@ -44,7 +44,7 @@ async def test_a_call_that_is_done_is_one_line_with_title_and_duration(page: Pag
 
 
 @pytest.mark.req("rows.tool.opens")
-async def test_a_call_opens_by_keyboard_to_what_was_asked_and_answered(page: Page) -> None:
+async def test_a_call_opens_by_keyboard_to_its_request_and_result(page: Page) -> None:
     done = make_tool_row(
         "bash",
         "b",
@@ -85,7 +85,7 @@ async def test_an_edit_shows_its_change_and_a_read_the_lines_it_read(page: Page)
 
 
 @pytest.mark.req("rows.tool.states")
-async def test_a_call_says_how_it_stands(page: Page) -> None:
+async def test_a_call_shows_its_state(page: Page) -> None:
     running = make_tool_row("bash", "b", "Run `x`", {"command": "x"}, state="running", time=0)
     await page.evaluate(SHOW, running)
     await expect(page.locator("summary")).to_contain_text("Running for")
@@ -114,7 +114,7 @@ async def test_a_call_says_how_it_stands(page: Page) -> None:
 
 
 @pytest.mark.req("rows.tool.states")
-async def test_what_runs_says_for_how_long(browser: Browser, gallery: str) -> None:
+async def test_a_running_call_shows_its_duration(browser: Browser, gallery: str) -> None:
     async with open_browser_page(browser, gallery) as (page, _):
         await page.clock.install(time=NOON / 1000)
         await page.goto(f"{gallery}/gallery.html")
@@ -209,7 +209,7 @@ async def test_a_row_of_the_same_revision_is_not_touched(page: Page) -> None:
 
 
 @pytest.mark.req("rows.subagents")
-async def test_sub_agents_nest_fold_and_count_what_they_did(page: Page) -> None:
+async def test_sub_agents_nest_fold_and_show_statistics(page: Page) -> None:
     def task(name: str, children: list[dict[str, object]], **rest: object) -> dict[str, object]:
         about = {"name": name, "title": f"{name}'s task", "isActive": False}
         return make_tool_row(
@@ -229,7 +229,7 @@ async def test_sub_agents_nest_fold_and_count_what_they_did(page: Page) -> None:
 
 
 @pytest.mark.req("rows.subagents")
-async def test_a_sub_agent_at_work_is_open_and_a_long_one_shows_its_latest_steps(
+async def test_a_running_sub_agent_is_open_and_a_long_one_shows_its_latest_steps(
     page: Page,
 ) -> None:
     about = {"name": "scout", "title": "look", "isActive": True}
@@ -244,7 +244,7 @@ async def test_a_sub_agent_at_work_is_open_and_a_long_one_shows_its_latest_steps
 
 
 @pytest.mark.req("rows.guests")
-async def test_a_guest_has_a_name_and_a_colour_and_a_task_needs_none_of_its_own(page: Page) -> None:
+async def test_a_guest_has_a_name_and_colour_and_a_task_does_not(page: Page) -> None:
     owl = {"id": "g", "name": "owl", "kind": "guest", "hue": 200}
     await page.evaluate("(list) => { rows.show(...list); }", [
         make_text_row("a", "Mine"), make_text_row("b", "Hers", speaker=owl),
@@ -255,7 +255,7 @@ async def test_a_guest_has_a_name_and_a_colour_and_a_task_needs_none_of_its_own(
 
 
 @pytest.mark.req("rows.thinking")
-async def test_reasoning_is_folded_until_somebody_opens_it(page: Page) -> None:
+async def test_reasoning_is_folded_until_it_is_opened(page: Page) -> None:
     await page.evaluate(SHOW, make_text_row("t", "Secret *thoughts*", thinking=True))
     assert await page.get_by_text("thoughts").count() == 0
     await page.get_by_text("Thinking").press("Enter")
@@ -263,7 +263,7 @@ async def test_reasoning_is_folded_until_somebody_opens_it(page: Page) -> None:
 
 
 @pytest.mark.req("rows.live")
-async def test_live_text_grows_and_may_turn_from_thoughts_to_words(page: Page) -> None:
+async def test_live_text_grows_and_may_change_from_reasoning_to_text(page: Page) -> None:
     await page.evaluate(
         """() => {
           globalThis.live = rows.all.renderLive({ text: "Hm", thinking: true, speaker: null });
@@ -281,7 +281,7 @@ async def test_live_text_grows_and_may_turn_from_thoughts_to_words(page: Page) -
 
 
 @pytest.mark.req("rows.user")
-async def test_words_that_were_not_sent_can_be_sent_again_or_discarded(page: Page) -> None:
+async def test_unsent_messages_can_be_resent_or_discarded(page: Page) -> None:
     waiting = make_user_row("w", "Hello", state="sending", progress=0.2)
     await page.evaluate(SHOW, waiting)
     bar = page.get_by_role("progressbar", name="Upload")
@@ -305,16 +305,16 @@ async def test_words_that_were_not_sent_can_be_sent_again_or_discarded(page: Pag
 
 
 @pytest.mark.req("rows.service")
-async def test_lines_about_the_conversation_and_ends_of_turns_are_told(page: Page) -> None:
+async def test_service_lines_and_turn_ends_are_shown(page: Page) -> None:
     await page.evaluate("(list) => { rows.show(...list); }", [
         make_row("service", "s", text="It was **compacted**."),
         make_row("end", "a", status="failed"),
         make_row("end", "b", status="cancelled"),
-        make_row("something new", "n", text="A kind that nobody knows yet."),
+        make_row("something new", "n", text="A kind that is not known yet."),
     ])  # fmt: skip
     await expect(page.locator(".service").first).to_have_text("It was compacted.")
     assert [t.strip() for t in await page.locator(".turn-end").all_inner_texts()] == [
         "This turn failed. Say something to try again.",
         "Stopped.",
     ]
-    await expect(page.get_by_text("A kind that nobody knows yet.")).to_be_visible()
+    await expect(page.get_by_text("A kind that is not known yet.")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Node beside a test: a script of ours that answers a line with a line."""
+"""Node beside a test: runs one of our scripts, which answers each line with a line."""
 
 import json
 import os

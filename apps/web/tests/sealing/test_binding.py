@@ -1,4 +1,4 @@
-"""Binding: what was sealed for one thing is not taken for another."""
+"""Binding: a value sealed for one purpose is not accepted for another."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from crabtalk_web.sealing import DataSealer, SealBinding, bind_value, new_key, r
 
 
 @pytest.mark.req("sealing.bound")
-def test_a_value_says_inside_the_seal_what_it_is_for() -> None:
+def test_a_value_is_bound_to_its_purpose_inside_the_seal() -> None:
     sealer = DataSealer(new_key())
     to = SealBinding("rpc", "session", 7)
     opened = sealer.open(sealer.seal(bind_value({"id": "x"}, to)))
@@ -20,5 +20,5 @@ def test_a_value_says_inside_the_seal_what_it_is_for() -> None:
 @pytest.mark.parametrize(
     "value", [None, 1, [], {}, {"crabtalkBound": None}, {"crabtalkBound": ["a", "b", True]}]
 )
-def test_values_of_those_who_do_not_say_are_bound_to_nothing(value: Any) -> None:
+def test_a_value_without_a_binding_is_bound_to_nothing(value: Any) -> None:
     assert read_binding(value) is None

@@ -1,4 +1,4 @@
-"""Boxes, pairing and backup: for one reader's eyes, and for a person's."""
+"""Boxes, pairing and backup text."""
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ def test_a_box_opens_for_its_reader_only(plain: bytes) -> None:
 
 @pytest.mark.req("sealing.boxes")
 @given(bundle=st.binary(max_size=200))
-def test_what_is_no_box_is_nothing(bundle: bytes) -> None:
+def test_an_invalid_box_opens_to_none(bundle: bytes) -> None:
     assert open_box(KEYS.secret, bundle) is None
     assert unwrap_key(KEYS.secret, bundle) is None
 
@@ -58,7 +58,7 @@ def test_a_data_key_is_wrapped_in_105_bytes() -> None:
 
 
 @pytest.mark.req("sealing.approval")
-def test_an_approval_says_which_of_the_two_it_is() -> None:
+def test_an_approval_has_exactly_one_of_two_keys() -> None:
     pairing = PairingSecret()
     public = pairing.public_key
     old = approve_with_secret(public, SECRET.secret)
@@ -118,13 +118,13 @@ def test_a_backup_is_read_with_the_mistakes_people_make() -> None:
 
 @pytest.mark.req("sealing.backup")
 @pytest.mark.parametrize("text", ["", "ABCDE", "A" * 51, "A" * 60, "!!!", "1"])
-def test_what_is_no_backup_is_nothing(text: str) -> None:
+def test_an_invalid_backup_text_is_none(text: str) -> None:
     assert from_backup_text(text) is None
 
 
 @pytest.mark.req("sealing.text")
 @given(data=st.binary(max_size=100))
-def test_bytes_survive_both_alphabets(data: bytes) -> None:
+def test_bytes_survive_both_base64_alphabets(data: bytes) -> None:
     assert from_base64(to_base64(data)) == data
     assert from_base64url(to_base64url(data)) == data
     assert not set(to_base64url(data)) & set("+/=")
@@ -132,7 +132,7 @@ def test_bytes_survive_both_alphabets(data: bytes) -> None:
 
 @pytest.mark.req("sealing.text")
 @pytest.mark.parametrize("text", ["A", "AA", "AA=A", "A A=", "AAA_", "é", "AAAA=", "A\nAA"])
-def test_what_is_no_base64_is_nothing(text: str) -> None:
+def test_invalid_base64_is_none(text: str) -> None:
     assert from_base64(text) is None
     if text not in ("AA", "AAA_"):
         assert from_base64url(text) is None

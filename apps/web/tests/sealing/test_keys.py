@@ -1,4 +1,4 @@
-"""Keys: the tree, and what is derived in it."""
+"""Key derivation."""
 
 import pytest
 from hypothesis import given
@@ -16,14 +16,14 @@ from crabtalk_web.sealing import (
 
 
 @pytest.mark.req("sealing.tree")
-def test_the_tree_has_the_keys_others_derive() -> None:
+def test_derived_keys_equal_those_of_other_implementations() -> None:
     key = derive_key(b"test seed", "test usage", "child1", "child2")
     assert key.hex().upper() == "1011C097D2105D27362B987A631496BBF68B836124D1D072E9D1613C6028CF75"
 
 
 @pytest.mark.req("sealing.tree")
 @given(st.binary(max_size=64), st.lists(st.text(max_size=5), max_size=3), st.text(max_size=5))
-def test_every_step_of_a_path_leads_to_another_key(seed: bytes, path: list[str], word: str) -> None:
+def test_every_path_gives_another_key(seed: bytes, path: list[str], word: str) -> None:
     keys = {derive_key(seed, "usage", *path), derive_key(seed, "usage", *path, word)}
     keys |= {derive_key(seed, "Usage", *path), derive_key(seed + b"1", "usage", *path)}
     assert len(keys) == 4
@@ -31,7 +31,7 @@ def test_every_step_of_a_path_leads_to_another_key(seed: bytes, path: list[str],
 
 
 @pytest.mark.req("sealing.master")
-def test_what_a_master_secret_stands_for() -> None:
+def test_a_master_secret_gives_the_expected_keys() -> None:
     secret = MasterSecret(bytes(range(32)))
     content = secret.content_keys
     assert bytes(PrivateKey(content.secret).public_key) == content.public
@@ -44,7 +44,7 @@ def test_what_a_master_secret_stands_for() -> None:
 
 
 @pytest.mark.req("sealing.secrets")
-def test_secrets_are_not_shown_by_accident() -> None:
+def test_secrets_are_not_in_reprs() -> None:
     secret = MasterSecret(new_key())
     for shown in (repr(secret), repr(secret.content_keys)):
         assert secret.secret.hex() not in shown
@@ -60,7 +60,7 @@ def test_a_master_secret_has_32_bytes(size: int) -> None:
 
 
 @pytest.mark.req("sealing.session_key")
-def test_a_conversations_key_can_be_said_again_and_is_no_others() -> None:
+def test_a_conversations_key_is_reproducible_and_unique() -> None:
     machine = new_key()
     key = derive_session_key(machine, "crab", "user", 0)
     assert key == derive_session_key(machine, "crab", "user", 0)

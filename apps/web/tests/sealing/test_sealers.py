@@ -1,4 +1,4 @@
-"""Layouts: to the byte, and None for whatever cannot be opened."""
+"""Layouts: exact bytes, and None for values that cannot be opened."""
 
 import base64
 import os
@@ -35,7 +35,7 @@ VALUES = st.recursive(
 
 @pytest.mark.req("sealing.layouts")
 @pytest.mark.parametrize(("sealer", "overhead"), OVERHEADS)
-def test_a_layout_costs_what_it_costs(sealer: Sealer, overhead: int) -> None:
+def test_a_layout_has_a_fixed_overhead(sealer: Sealer, overhead: int) -> None:
     sealed = base64.b64decode(sealer.seal_bytes(b"x" * 216), validate=True)
     assert len(sealed) == 216 + overhead
     assert sealed[:1] == b"\0" or isinstance(sealer, LegacySealer)
@@ -45,7 +45,7 @@ def test_a_layout_costs_what_it_costs(sealer: Sealer, overhead: int) -> None:
 @pytest.mark.req("sealing.layouts")
 @pytest.mark.parametrize("sealer", SEALERS)
 @given(value=VALUES)
-def test_a_value_comes_back_as_it_was(sealer: Sealer, value: Any) -> None:
+def test_a_sealed_value_opens_unchanged(sealer: Sealer, value: Any) -> None:
     assert sealer.open(sealer.seal(value)) == value
 
 
@@ -57,7 +57,7 @@ def test_the_same_value_is_never_sealed_to_the_same_text(sealer: Sealer) -> None
 
 @pytest.mark.req("sealing.none")
 @pytest.mark.parametrize("sealer", SEALERS)
-def test_any_bit_that_changes_makes_it_nothing(sealer: Sealer) -> None:
+def test_any_changed_bit_makes_it_none(sealer: Sealer) -> None:
     sealed = bytearray(base64.b64decode(sealer.seal({"word": "crab"})))
     for at in range(len(sealed)):
         for bit in (1, 128):
@@ -71,7 +71,7 @@ def test_any_bit_that_changes_makes_it_nothing(sealer: Sealer) -> None:
 @pytest.mark.req("sealing.none")
 @pytest.mark.parametrize("sealer", SEALERS)
 @given(text=st.text() | st.binary(max_size=200).map(to_base64))
-def test_what_was_not_sealed_is_nothing(sealer: Sealer, text: str) -> None:
+def test_unsealed_input_opens_to_none(sealer: Sealer, text: str) -> None:
     assert sealer.open(text) is None
     assert sealer.open_bytes(text) is None
 
@@ -87,7 +87,7 @@ def test_another_key_or_another_layout_opens_nothing() -> None:
 
 @pytest.mark.req("sealing.nothing")
 @pytest.mark.parametrize(("sealer", "size"), OVERHEADS)
-def test_nothing_can_be_sealed_too(sealer: Sealer, size: int) -> None:
+def test_an_empty_value_can_be_sealed(sealer: Sealer, size: int) -> None:
     sealed = sealer.seal_nothing()
     assert len(base64.b64decode(sealed)) == size
     assert sealer.open_bytes(sealed) == b""
@@ -97,19 +97,19 @@ def test_nothing_can_be_sealed_too(sealer: Sealer, size: int) -> None:
 @pytest.mark.req("sealing.json")
 @pytest.mark.parametrize("sealer", SEALERS)
 @pytest.mark.parametrize("plain", [b"NaN", b'{"a": Infinity}', b"{", b"\xff", b"[" * 100_000])
-def test_what_is_sealed_but_is_no_json_is_nothing(sealer: Sealer, plain: bytes) -> None:
+def test_sealed_bytes_that_are_not_json_open_to_none(sealer: Sealer, plain: bytes) -> None:
     assert sealer.open(sealer.seal_bytes(plain)) is None
 
 
 @pytest.mark.req("sealing.json")
-def test_numbers_that_json_has_not_are_refused() -> None:
+def test_numbers_that_are_not_json_are_refused() -> None:
     for number in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="JSON"):
             SEALERS[0].seal({"n": number})
 
 
 @pytest.mark.req("sealing.json")
-def test_half_characters_are_replaced_and_whole_ones_kept() -> None:
+def test_lone_surrogates_are_replaced_and_pairs_kept() -> None:
     sealer = SEALERS[0]
     assert sealer.open(sealer.seal("a\ud800b")) == "a\ufffdb"
     assert sealer.open(sealer.seal("\ud83e\udd80")) == "🦀"
@@ -118,12 +118,12 @@ def test_half_characters_are_replaced_and_whole_ones_kept() -> None:
 
 @pytest.mark.req("sealing.blobs")
 @given(plain=st.binary(max_size=2000))
-def test_a_blob_comes_back_as_it_was(plain: bytes) -> None:
+def test_a_sealed_blob_opens_unchanged(plain: bytes) -> None:
     assert open_blob(KEY, seal_blob(KEY, plain)) == plain
 
 
 @pytest.mark.req("sealing.blobs")
-def test_a_blob_that_was_changed_or_cut_is_nothing() -> None:
+def test_a_changed_or_truncated_blob_opens_to_none() -> None:
     sealed = seal_blob(KEY, os.urandom(100))
     assert open_blob(new_key(), sealed) is None
     assert open_blob(KEY, sealed[:-1]) is None

@@ -1,4 +1,4 @@
-"""Python and WebCrypto read each other: what a browser seals is opened here, and the other way."""
+"""Python and WebCrypto read each other's sealed values."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +37,7 @@ def browser() -> Iterator[NodeProcess]:
 
 @pytest.mark.req("sealing.webcrypto")
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_what_a_browser_seals_we_open_and_the_other_way(browser: NodeProcess, value: Any) -> None:
+def test_browser_and_python_open_each_others_values(browser: NodeProcess, value: Any) -> None:
     key = new_key()
     sealer = DataSealer(key)
     assert sealer.open(browser.request("seal", key=to_base64(key), value=value)) == value
@@ -45,7 +45,7 @@ def test_what_a_browser_seals_we_open_and_the_other_way(browser: NodeProcess, va
 
 
 @pytest.mark.req("sealing.webcrypto")
-def test_a_browser_that_has_nothing_to_say_is_understood(browser: NodeProcess) -> None:
+def test_an_empty_value_of_a_browser_is_opened(browser: NodeProcess) -> None:
     key = new_key()
     sealed = browser.request("seal", key=to_base64(key))
     assert DataSealer(key).open_bytes(sealed) == b""
@@ -59,19 +59,21 @@ def test_a_browser_derives_the_same_keys(browser: NodeProcess) -> None:
         ("Happy Blobs", ["session"]),
         ("", []),
     ):
-        there = from_base64(browser.request("derive", seed=to_base64(seed), usage=usage, path=path))
-        assert there == derive_key(seed, usage, *path)
-    there = from_base64(
+        derived = from_base64(
+            browser.request("derive", seed=to_base64(seed), usage=usage, path=path)
+        )
+        assert derived == derive_key(seed, usage, *path)
+    derived = from_base64(
         browser.request("derive", seed=to_base64(seed), usage="Happy Blobs", path=["session"])
     )
-    assert there == derive_blob_key(seed)
+    assert derived == derive_blob_key(seed)
 
 
 @pytest.mark.req("sealing.webcrypto")
 def test_a_browser_has_the_same_content_key_and_agrees_on_secrets(browser: NodeProcess) -> None:
     secret = MasterSecret(new_key())
-    there = from_base64(browser.request("content", secret=to_base64(secret.secret)))
-    assert there == secret.content_keys.public
+    derived = from_base64(browser.request("content", secret=to_base64(secret.secret)))
+    assert derived == secret.content_keys.public
     one, two = PairingSecret(), PairingSecret()
     agreed = {
         browser.request("agree", secret=to_base64(a.secret), publicKey=to_base64(b.public_key))
@@ -81,13 +83,13 @@ def test_a_browser_has_the_same_content_key_and_agrees_on_secrets(browser: NodeP
 
 
 @pytest.mark.req("sealing.webcrypto")
-def test_signatures_are_those_of_a_browser(browser: NodeProcess) -> None:
+def test_signatures_equal_those_of_a_browser(browser: NodeProcess) -> None:
     secret = MasterSecret(new_key())
     signature = secret.sign(b"nonce")
     message = to_base64(b"nonce")
-    there = browser.request("sign", secret=to_base64(secret.secret), message=message)
-    assert from_base64(there) == signature
+    derived = browser.request("sign", secret=to_base64(secret.secret), message=message)
+    assert from_base64(derived) == signature
     public = to_base64(secret.account_key)
-    given = {"publicKey": public, "message": message}
-    assert browser.request("verify", signature=to_base64(signature), **given)
-    assert not browser.request("verify", signature=to_base64(bytes(64)), **given)
+    parameters = {"publicKey": public, "message": message}
+    assert browser.request("verify", signature=to_base64(signature), **parameters)
+    assert not browser.request("verify", signature=to_base64(bytes(64)), **parameters)

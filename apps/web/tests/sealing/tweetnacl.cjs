@@ -1,5 +1,5 @@
-// The layouts with a key of nobody's own, and the boxes, as tweetnacl makes and opens them. Reads one
-// JSON object {do: name, ...} a line and answers one a line; bytes are base64.
+// The layouts with plain keys, and the boxes, made and opened by tweetnacl. Reads one JSON object
+// {do: name, ...} a line and answers one a line; bytes are base64.
 const { createInterface } = require("node:readline");
 const nacl = require("tweetnacl");
 

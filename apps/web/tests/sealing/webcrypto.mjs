@@ -1,5 +1,5 @@
-// The layouts as a browser makes and opens them, with nothing but WebCrypto. Reads one JSON object
-// {do: name, ...} a line and answers one a line; bytes are base64.
+// The layouts as a browser makes and opens them, with WebCrypto only. Reads one JSON object {do:
+// name, ...} a line and answers one a line; bytes are base64.
 import { createInterface } from "node:readline";
 import { webcrypto } from "node:crypto";
 
@@ -15,7 +15,7 @@ async function hmac(key, message) {
   return new Uint8Array(await subtle.sign("HMAC", made, message));
 }
 
-// RFC 8410: what stands before 32 bytes of a private key.
+// RFC 8410: what precedes the 32 bytes of a private key.
 const pkcs8 = (last, key) => join(Buffer.from("302e020100300506032b65" + last + "04220420", "hex"), key);
 
 const verbs = {

@@ -1,4 +1,4 @@
-// Reads JSON lines {schema, value}; answers each with true or false: whether happy-wire takes it.
+// Reads JSON lines {schema, value}; answers each with true or false: whether happy-wire accepts it.
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
 

@@ -1,4 +1,4 @@
-"""What the protocol's own package from npm says of a value; CRABTALK_NPM is where it is."""
+"""Asks the protocol's own npm package about values; CRABTALK_NPM is its location."""
 
 import json
 import os

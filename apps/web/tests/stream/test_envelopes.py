@@ -1,4 +1,4 @@
-"""Ids, times, odd values and the order of envelopes."""
+"""Ids, times, unusual values and the order of envelopes."""
 
 import json
 import re
@@ -48,12 +48,12 @@ def make_agent_envelope(event: Any, **parts: Any) -> Envelope:
 
 
 def make_tool_start(**parts: Any) -> ToolCallStart:
-    given = {"call": "k", "name": "grep", "title": "t", "description": "d", "args": {}}
-    return ToolCallStart(**{**given, **parts})
+    fields = {"call": "k", "name": "grep", "title": "t", "description": "d", "args": {}}
+    return ToolCallStart(**{**fields, **parts})
 
 
 def make_unchecked(event: Any, **parts: Any) -> Any:
-    """What no type checker would let pass."""
+    """Make a value that no type checker would accept."""
     return event(**parts)
 
 
@@ -86,13 +86,13 @@ def test_ids_of_different_things_differ(one: list[str | int], other: list[str | 
 
 @pytest.mark.req("stream.ids.shape")
 @given(st.text(alphabet="az09AZ_-\n é", max_size=34))
-def test_ids_of_others_are_told_by_their_letters_and_their_length(text: str) -> None:
+def test_foreign_ids_are_checked_by_letters_and_length(text: str) -> None:
     assert is_cuid(text) == bool(re.fullmatch("[0-9a-z]{2,32}", text))
 
 
 @pytest.mark.req("stream.times.increase")
 @given(st.lists(st.integers(0, 50)))
-def test_times_only_ever_grow_and_are_never_early(clock: list[int]) -> None:
+def test_times_strictly_increase_and_are_never_early(clock: list[int]) -> None:
     times = IncreasingClock()
     given_out = [times.next(at) for at in clock]
     assert given_out == sorted(set(given_out))
@@ -106,15 +106,15 @@ MENDED = "a\ufffdb\ufffd🦀"
 
 
 @pytest.mark.req("stream.strict.text")
-def test_half_a_surrogate_pair_is_replaced_before_it_leaves() -> None:
-    said = decode_envelope(
+def test_lone_surrogates_are_replaced_when_written() -> None:
+    envelope = decode_envelope(
         encode_envelope(make_agent_envelope(make_tool_start(call=BROKEN, args={BROKEN: [BROKEN]})))
     )
-    assert said.ev == make_tool_start(call=MENDED, args={MENDED: [MENDED]})
+    assert envelope.ev == make_tool_start(call=MENDED, args={MENDED: [MENDED]})
 
 
 @pytest.mark.req("stream.reading.odd")
-def test_half_a_surrogate_pair_is_replaced_as_it_is_read() -> None:
+def test_lone_surrogates_are_replaced_when_read() -> None:
     data = json.dumps(msgspec.to_builtins(make_agent_envelope(TextEvent(text=BROKEN))))
     assert "\\ud800" in data
     assert decode_envelope(data).ev == TextEvent(text=MENDED)
@@ -122,7 +122,7 @@ def test_half_a_surrogate_pair_is_replaced_as_it_is_read() -> None:
 
 @pytest.mark.req("stream.reading.odd")
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000])
-def test_what_is_no_number_of_json_is_refused_wherever_it_is(number: str) -> None:
+def test_numbers_that_are_not_json_are_refused_everywhere(number: str) -> None:
     with pytest.raises(EnvelopeError):
         parse_json(f"[{number}]")
     data = '{"id":"a","time":1,"role":"user","ev":{"t":"file","ref":"","name":"","size":1}}'
@@ -141,7 +141,7 @@ def test_what_is_no_number_of_json_is_refused_wherever_it_is(number: str) -> Non
 
 @pytest.mark.req("stream.strict.numbers")
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_nothing_that_is_no_number_leaves(number: float) -> None:
+def test_numbers_that_are_not_json_are_not_written(number: float) -> None:
     for event in (make_tool_start(args={"a": [number]}), FileEvent(ref="r", name="n", size=number)):
         with pytest.raises(EnvelopeError):
             encode_envelope(make_agent_envelope(event))
@@ -158,19 +158,19 @@ def nest_lists(depth: int) -> Any:
 
 @pytest.mark.req("stream.reading.odd")
 @pytest.mark.parametrize("depth", [66, 5000, 200_000])
-def test_what_is_too_deep_is_refused_both_ways(depth: int) -> None:
+def test_values_that_are_too_deep_are_refused_both_ways(depth: int) -> None:
     data = encode_envelope(make_agent_envelope(make_tool_start())).decode()
     deep = "[" * depth + "]" * depth
     with pytest.raises(EnvelopeError):
         decode_envelope(data.replace('"args":{}', f'"args":{{"a":{deep}}}'))
-    if depth < 200_000:  # Python itself cannot take such a value apart again
+    if depth < 200_000:  # Python itself cannot destroy such a value
         with pytest.raises(EnvelopeError):
             encode_envelope(make_agent_envelope(make_tool_start(args={"a": nest_lists(depth)})))
 
 
 @pytest.mark.req("stream.reading.odd")
 @given(st.binary(max_size=200) | st.text(max_size=200))
-def test_no_bytes_are_too_strange_to_be_passed_over(data: bytes | str) -> None:
+def test_any_bytes_are_read_or_skipped(data: bytes | str) -> None:
     assert decode_body(data) is None
 
 
@@ -190,20 +190,20 @@ JSON = st.recursive(
 
 @pytest.mark.req("stream.reading.odd")
 @given(JSON)
-def test_no_value_is_too_strange_to_be_read_or_passed_over(value: Any) -> None:
+def test_any_value_is_read_or_skipped(value: Any) -> None:
     body = decode_body(json.dumps(value))
     assert body is None or body.content is not None
 
 
 @pytest.mark.req("stream.strict.size")
-def test_an_envelope_that_no_relay_would_carry_does_not_leave() -> None:
+def test_an_envelope_too_large_for_relays_is_not_written() -> None:
     assert encode_envelope(make_agent_envelope(TextEvent(text="x" * (MAX_ENVELOPE_BYTES - 200))))
     with pytest.raises(EnvelopeError, match="in pieces"):
         encode_envelope(make_agent_envelope(TextEvent(text="x" * MAX_ENVELOPE_BYTES)))
 
 
 @pytest.mark.req("stream.strict.profile")
-def test_a_name_of_another_kind_leaves_only_for_those_who_know_it() -> None:
+def test_compat_tool_names_are_written_only_for_compat_readers() -> None:
     with pytest.raises(EnvelopeError, match="hyphens"):
         encode_envelope(make_agent_envelope(make_tool_start(name="Bash")))
     assert decode_envelope(
@@ -224,7 +224,7 @@ def test_a_name_of_another_kind_leaves_only_for_those_who_know_it() -> None:
         Envelope(id=ID, time=1, role="user", ev=TextEvent(text="x")),
     ],
 )
-def test_what_is_absent_is_left_out_and_never_null(envelope: Envelope) -> None:
+def test_absent_fields_are_left_out_and_never_null(envelope: Envelope) -> None:
     data = encode_envelope(envelope)
     assert b"null" not in data
     assert b'""' not in data
@@ -262,14 +262,14 @@ def test_what_is_absent_is_left_out_and_never_null(envelope: Envelope) -> None:
     ],
 )
 @pytest.mark.req("stream.strict.profile")
-def test_what_may_not_leave_is_refused_with_a_reason(envelope: Envelope, complaint: str) -> None:
+def test_invalid_envelopes_are_refused_with_a_reason(envelope: Envelope, complaint: str) -> None:
     with pytest.raises(EnvelopeError) as refused:
         check_envelope(envelope)
     assert any(part in str(refused.value) for part in complaint.split("|"))
 
 
 @pytest.mark.req("stream.reading.ignored")
-def test_an_agents_words_outside_of_any_turn_are_to_be_ignored_but_for_bare_usage() -> None:
+def test_agent_events_outside_of_turns_are_ignored_except_bare_usage() -> None:
     usage = EnvelopeUsage(input_tokens=1, output_tokens=1)
     assert make_agent_envelope(TextEvent(text="x"), turn="").is_ignored
     assert make_agent_envelope(ServiceEvent(text="x"), turn="", usage=usage).is_ignored
@@ -296,7 +296,7 @@ def follow_events(*events: Any) -> EnvelopeOrder:
 
 
 @pytest.mark.req("stream.order.closed")
-def test_a_turn_in_which_all_that_begins_ends_is_in_order() -> None:
+def test_a_turn_in_which_everything_ends_is_in_order() -> None:
     inner = [(make_tool_start(call="i"), SUB), (ToolCallEnd(call="i"), SUB), (SubagentStop(), SUB)]
     order = follow_events(*OPEN, *inner, ToolCallEnd(call="k"), TurnEnd(status="completed"))
     assert (order.turn, order.calls, order.agents) == ("", {}, set())
@@ -332,13 +332,13 @@ def test_a_turn_in_which_all_that_begins_ends_is_in_order() -> None:
     ],
 )
 @pytest.mark.req("stream.order.closed")
-def test_what_comes_where_it_may_not_is_noticed(events: list[Any], complaint: str) -> None:
+def test_misplaced_envelopes_are_noticed(events: list[Any], complaint: str) -> None:
     with pytest.raises(OrderError, match=complaint):
         follow_events(*events)
 
 
 @pytest.mark.req("stream.times.increase")
-def test_a_time_that_does_not_grow_and_an_id_that_comes_back_are_noticed() -> None:
+def test_repeated_ids_and_times_that_do_not_increase_are_noticed() -> None:
     order = follow_events(TurnStart())
     with pytest.raises(OrderError, match="not later"):
         order.check_next(make_agent_envelope(TextEvent(text="x"), time=0))

@@ -1,4 +1,4 @@
-"""The fixtures of these tests, as the protocol's own package from npm judges them."""
+"""The fixtures of these tests, judged by the protocol's own npm package."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def read_fixture(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.req("stream.reading.generations")
-def test_the_published_schema_takes_and_refuses_what_our_probes_say() -> None:
+def test_the_published_schema_agrees_with_our_probes() -> None:
     probes = read_fixture("probes.json")
     found = judge_values(ENVELOPE, [probe["value"] for probe in probes])
     assert {p["name"]: p["taken"] for p in probes} == dict(
@@ -28,7 +28,7 @@ def test_the_published_schema_takes_and_refuses_what_our_probes_say() -> None:
 
 
 @pytest.mark.req("stream.bodies.kinds")
-def test_the_published_schema_takes_the_bodies_our_fixtures_say() -> None:
+def test_the_published_schema_agrees_with_our_body_fixtures() -> None:
     bodies = read_fixture("bodies.json")
     found = judge_values(BODY, [body["value"] for body in bodies])
     assert {b["name"]: b["taken"] for b in bodies} == dict(
@@ -37,7 +37,7 @@ def test_the_published_schema_takes_the_bodies_our_fixtures_say() -> None:
 
 
 @pytest.mark.req("stream.strict.profile")
-def test_the_published_schema_takes_every_envelope_the_adapter_writes() -> None:
+def test_the_published_schema_accepts_every_envelope_of_the_adapter() -> None:
     lines = (FIXTURES / "emitted.jsonl").read_text(encoding="utf-8").splitlines()
     envelopes = [json.loads(line) for line in lines]
     assert len(envelopes) > 50

@@ -1,4 +1,4 @@
-"""What is taken and what is written, probe by probe; the same probes are put to others' readers."""
+"""What is accepted and what is written, probe by probe; other readers get the same probes."""
 
 import json
 from pathlib import Path
@@ -57,13 +57,13 @@ def fits_schema(value: Any, part: str) -> bool:
 
 @pytest.mark.req("stream.reading.generations")
 @pytest.mark.parametrize("probe", name_params(PROBES))
-def test_the_reader_takes_and_refuses_what_others_do(probe: dict[str, Any]) -> None:
+def test_the_reader_agrees_with_other_readers(probe: dict[str, Any]) -> None:
     assert is_taken(probe["value"]) == probe["taken"]
 
 
 @pytest.mark.req("stream.strict.profile")
 @pytest.mark.parametrize("probe", name_params([p for p in PROBES if "emitted" in p]))
-def test_the_writer_lets_out_what_the_strictest_reader_takes(probe: dict[str, Any]) -> None:
+def test_the_writer_emits_only_what_the_strictest_reader_accepts(probe: dict[str, Any]) -> None:
     assert is_written(probe["value"]) == probe["emitted"]
 
 
@@ -84,7 +84,7 @@ def test_the_committed_schema_is_fresh() -> None:
 
 @pytest.mark.req("stream.strict.profile")
 @pytest.mark.parametrize("probe", name_params([p for p in PROBES if p.get("emitted")]))
-def test_what_is_written_comes_back_as_it_was(probe: dict[str, Any]) -> None:
+def test_written_envelopes_are_read_back_unchanged(probe: dict[str, Any]) -> None:
     envelope = msgspec.convert(probe["value"], Envelope)
     assert decode_envelope(encode_envelope(envelope)) == envelope
     body = decode_body(encode_body(envelope))
@@ -94,7 +94,7 @@ def test_what_is_written_comes_back_as_it_was(probe: dict[str, Any]) -> None:
 
 @pytest.mark.req("stream.bodies.kinds")
 @pytest.mark.parametrize("row", name_params(BODIES))
-def test_a_body_of_each_kind_is_read_and_any_other_is_passed_over(row: dict[str, Any]) -> None:
+def test_a_body_of_each_kind_is_read_and_others_are_skipped(row: dict[str, Any]) -> None:
     body = decode_body(json.dumps(row["value"]))
     assert type(body) is KINDS.get(row["kind"], type(None))
     if row["kind"] == "session" and row["taken"]:
@@ -102,7 +102,7 @@ def test_a_body_of_each_kind_is_read_and_any_other_is_passed_over(row: dict[str,
 
 
 @pytest.mark.req("stream.reading.additions")
-def test_what_only_some_generations_know_is_ignored_where_it_is_odd() -> None:
+def test_added_keys_with_invalid_types_are_ignored() -> None:
     odd = {p["name"]: read_envelope(p["value"]) for p in PROBES if p.get("current") is False}
     assert not any(msgspec.to_builtins(envelope).get("usage") for envelope in odd.values())
     assert "mimeType" not in msgspec.to_builtins(odd["file with a mimeType of another shape"])["ev"]

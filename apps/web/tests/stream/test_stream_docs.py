@@ -1,4 +1,4 @@
-"""docs/session-stream.md says what is so: every field, event, tool and bound."""
+"""docs/session-stream.md is up to date: every field, event, tool and limit."""
 
 import json
 import re
@@ -28,7 +28,7 @@ ID = "c" * 24
 
 
 def read_table(first: str) -> list[list[str]]:
-    """The cells of the table whose head begins so."""
+    """The cells of the table with this header."""
     body = PAGE.partition(f"\n| {first} |")[2].partition("\n\n")[0]
     lines = body.splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split(" |")] for line in lines]
@@ -49,7 +49,7 @@ def test_every_field_of_an_envelope_is_on_the_page() -> None:
 
 
 @pytest.mark.req("stream.page")
-def test_every_event_is_on_the_page_with_its_fields_and_who_may_say_it() -> None:
+def test_every_event_is_on_the_page_with_its_fields_and_role() -> None:
     found = {list_code_spans(row[0])[0]: row for row in read_table("`t`")}
     assert list(found) == list(EVENTS)
     for tag, row in found.items():
@@ -66,9 +66,9 @@ def test_every_event_is_on_the_page_with_its_fields_and_who_may_say_it() -> None
 
 
 def may_be_from_user(tag: str) -> bool:
-    given: dict[str, Any] = {"size": 1, "args": {}, "status": "failed"}
+    defaults: dict[str, Any] = {"size": 1, "args": {}, "status": "failed"}
     event = EVENTS[tag]
-    parts = {f.name: given.get(f.name, "x") for f in msgspec.structs.fields(event) if f.required}
+    parts = {f.name: defaults.get(f.name, "x") for f in msgspec.structs.fields(event) if f.required}
     try:
         check_envelope(Envelope(id=ID, time=1, role="user", ev=event(**parts)))  # type: ignore[arg-type]
     except EnvelopeError:
@@ -77,7 +77,7 @@ def may_be_from_user(tag: str) -> bool:
 
 
 @pytest.mark.req("stream.page")
-def test_every_end_is_on_the_page_as_it_is() -> None:
+def test_every_turn_status_is_on_the_page() -> None:
     ends = [
         RunEnded(EndReason.COMPLETED),
         RunEnded(EndReason.CANCELLED),
@@ -120,7 +120,7 @@ BOUNDS = [
 
 
 @pytest.mark.req("stream.page")
-def test_every_bound_is_on_the_page_with_its_number() -> None:
+def test_every_limit_is_on_the_page_with_its_value() -> None:
     found = [
         (row[0], [int(n.replace(" ", "")) for n in re.findall(r"\d[\d ]*\d|\d", row[1])])
         for row in read_table("What")

@@ -1,4 +1,4 @@
-"""crabtalk-wechat: the command. Its verbs are those of every gateway; its setup shows a code."""
+"""The command `crabtalk-wechat`: every gateway's commands, and a setup that shows a QR code."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from .login import LoginScreen, WeChatLogin
 
 SERVICE_NAME = "wechat"
-# The settings of its own, with what holds where the file does not say.
+# WeChat's own settings and their defaults.
 EXTRA_SETTINGS = {"bot_id": "", "cdn_url": "https://novac2c.cdn.weixin.qq.com/c2c"}
 
 
 @asynccontextmanager
-async def open_service(settings: "GatewaySettings", own: Path) -> "AsyncIterator[ChatService]":
+async def open_service(
+    settings: "GatewaySettings", directory: Path
+) -> "AsyncIterator[ChatService]":
     from .service_setup import open_wechat
 
-    async with open_wechat(settings, own) as service:
+    async with open_wechat(settings, directory) as service:
         yield service
 
 
@@ -51,7 +53,7 @@ main = build_gateway_cli(PROGRAM, __version__, setup=False)
 @click.option("--token-stdin", is_flag=True, help="Read a token you have; no code is shown.")
 @click.option("--base-url", metavar="URL", help="Of a server of your own.")
 @click.option("--agent", metavar="NAME", help="Who answers.  [default: crab]")
-@click.option("--allow", multiple=True, metavar="ID", help="Somebody to serve; repeatable.")
+@click.option("--allow", multiple=True, metavar="ID", help="A person to serve; repeatable.")
 def setup(
     home: Path,
     token_stdin: bool,
@@ -75,9 +77,11 @@ def setup(
     if not has_terminal():
         raise click.UsageError("there is no terminal to show a code on; use --token-stdin")
     settings = PROGRAM.load_settings(home)
-    tried = replace(settings, base_url=(base_url or settings.base_url).rstrip("/"))
-    login = asyncio.run(log_in(tried))
-    write_login(home, login, base_url=login.base_url or tried.base_url, agent=agent, allow=allow)
+    login_settings = replace(settings, base_url=(base_url or settings.base_url).rstrip("/"))
+    login = asyncio.run(log_in(login_settings))
+    write_login(
+        home, login, base_url=login.base_url or login_settings.base_url, agent=agent, allow=allow
+    )
 
 
 async def log_in(settings: "GatewaySettings") -> "WeChatLogin":
@@ -93,23 +97,24 @@ def make_login_screen() -> "LoginScreen":
     from .login import LoginScreen
     from .qr_code import render_qr_code
 
-    def code(content: str) -> None:
+    def show_code(content: str) -> None:
         print_to_stderr("Scan this with WeChat:\n")
         print_to_stderr(render_qr_code(content))
         print_to_stderr(content)
 
-    def digits(is_again: bool) -> str:
-        asked = "That was wrong. The number on the phone" if is_again else "The number on the phone"
-        return str(click.prompt(asked, err=True)).strip()
+    def ask_digits(is_again: bool) -> str:
+        prompt = (
+            "That was wrong. The number on the phone" if is_again else "The number on the phone"
+        )
+        return str(click.prompt(prompt, err=True)).strip()
 
-    return LoginScreen(code, print_to_stderr, digits)
+    return LoginScreen(show_code, print_to_stderr, ask_digits)
 
 
 def write_login(
     home: Path, login: "WeChatLogin", *, base_url: str, agent: str | None, allow: tuple[str, ...]
 ) -> None:
-    from crabtalk.gateway import allow_user as allowed
-    from crabtalk.gateway import write_settings
+    from crabtalk.gateway import allow_user, write_settings
 
     path = PROGRAM.settings_path(home)
     changes: dict[str, Any] = {"token": login.token, "bot_id": login.bot}
@@ -121,13 +126,13 @@ def write_login(
     write_settings(path, changes)
     known = PROGRAM.load_settings(home).allowed_users
     if login.person and login.person not in (*known, *allow):
-        asked = f"Serve {login.person}, who has scanned it?"
-        allow = (*allow, login.person) if click.confirm(asked, default=True, err=True) else allow
+        question = f"Serve {login.person}, who has scanned it?"
+        allow = (*allow, login.person) if click.confirm(question, default=True, err=True) else allow
     for person in allow:
-        allowed(path, person)
+        allow_user(path, person)
     print_output(f"WeChat knows us as {login.bot or 'a bot'}; {path} is written")
     if not PROGRAM.load_settings(home).allowed_users:
         print_output(
-            f"Nobody is served yet: start `{PROGRAM.command_name} run`, "
+            f"No user is served yet: start `{PROGRAM.command_name} run`, "
             f"then `{PROGRAM.command_name} pair`"
         )

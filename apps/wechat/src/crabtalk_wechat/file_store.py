@@ -1,4 +1,4 @@
-"""Store: where WeChat keeps files, each encrypted with a key of its own that its message has."""
+"""The CDN where WeChat stores files. Each file is encrypted with a key that is in its message."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import Cipher
 
 CDN_URL = "https://novac2c.cdn.weixin.qq.com/c2c"
-# Of a file that comes; the library of gateways keeps no larger ones either.
+# Bytes of a received file; the gateway library stores no larger ones either.
 MAX_DOWNLOAD = 64 * 1024 * 1024
 BLOCK_SIZE = 64 * 1024
 MEDIA_TIMEOUT = 60.0
@@ -33,7 +33,7 @@ VIDEO_SUFFIXES = (".mp4", ".mov")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file in the store, as messages name it."""
+    """A file on the CDN, as messages refer to it."""
 
     location: str
     key: bytes
@@ -51,9 +51,9 @@ class WeChatFileStore:
         self._timeout = aiohttp.ClientTimeout(total=MEDIA_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
 
     async def download_file(self, attachment: str, path: Path) -> None:
-        """Writes what was sent to `path`. Raises Refused, TryLater and Away."""
-        where, key = parse_attachment(attachment)
-        url = f"{self._url}/download?encrypted_query_param={quote(where, safe='')}"
+        """Write the file to `path`. Raises RejectedError, RetryLaterError, DeliveryUnknownError."""
+        location, key = parse_attachment(attachment)
+        url = f"{self._url}/download?encrypted_query_param={quote(location, safe='')}"
         try:
             async with self._http.get(url, timeout=self._timeout) as reply:
                 if reply.status >= 500:
@@ -67,9 +67,10 @@ class WeChatFileStore:
     async def upload_file(
         self, ilink: ILinkClient, person: str, kind: int, data: bytes
     ) -> StoredFile:
-        """Whatever goes wrong, nobody has seen anything. Raises Refused and TryLater."""
+        """Upload a file; no person sees it before it is sent. Raises RejectedError and
+        RetryLaterError."""
         key, name = secrets.token_bytes(KEY_LENGTH), secrets.token_hex(16)
-        sealed = await asyncio.to_thread(encrypt_data, data, key)
+        encrypted = await asyncio.to_thread(encrypt_data, data, key)
         try:
             answer = await ilink.get_upload_url(
                 {
@@ -78,33 +79,36 @@ class WeChatFileStore:
                     "to_user_id": person,
                     "rawsize": len(data),
                     "rawfilemd5": hashlib.md5(data, usedforsecurity=False).hexdigest(),
-                    "filesize": len(sealed),
+                    "filesize": len(encrypted),
                     "no_need_thumb": True,
                     "aeskey": key.hex(),
                 }
             )
-            where = await self._put_data(str(answer.get("upload_param") or ""), name, sealed)
+            location = await self._put_data(str(answer.get("upload_param") or ""), name, encrypted)
         except DeliveryUnknownError as error:
             raise RetryLaterError(RETRY_SECONDS, str(error)) from None
-        return StoredFile(where, key, len(sealed))
+        return StoredFile(location, key, len(encrypted))
 
-    async def _put_data(self, ticket: str, name: str, sealed: bytes) -> str:
+    async def _put_data(self, ticket: str, name: str, encrypted: bytes) -> str:
         if not ticket:
             raise RejectedError("WeChat does not say where a file is to be put")
         query = f"encrypted_query_param={quote(ticket, safe='')}&filekey={name}"
         headers = {"Content-Type": "application/octet-stream"}
         try:
             async with self._http.post(
-                f"{self._url}/upload?{query}", data=sealed, headers=headers, timeout=self._timeout
+                f"{self._url}/upload?{query}",
+                data=encrypted,
+                headers=headers,
+                timeout=self._timeout,
             ) as reply:
-                status, where = reply.status, reply.headers.get("x-encrypted-param", "")
+                status, location = reply.status, reply.headers.get("x-encrypted-param", "")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise to_service_error(error, "a file") from None
-        if status >= 500 or (status == 200 and not where):
+        if status >= 500 or (status == 200 and not location):
             raise DeliveryUnknownError(f"a file was not kept: status {status}")
         if status != 200:
             raise RejectedError(f"a file was not taken: status {status}")
-        return where
+        return location
 
 
 def get_media_kind(path: Path) -> int:
@@ -113,17 +117,17 @@ def get_media_kind(path: Path) -> int:
 
 
 def parse_attachment(attachment: str) -> tuple[str, bytes]:
-    where, key = json.loads(attachment)
-    return where, parse_key(key)
+    location, key = json.loads(attachment)
+    return location, parse_key(key)
 
 
 def parse_key(text: str) -> bytes:
-    """A key is written in three ways: as hex, and either that or itself in base64."""
+    """A key is written as hex, as base64 of its bytes, or as base64 of its hex."""
     try:
-        found = (
+        decoded = (
             text.encode() if len(text) == 2 * KEY_LENGTH else base64.b64decode(text, validate=True)
         )
-        key = bytes.fromhex(found.decode()) if len(found) == 2 * KEY_LENGTH else found
+        key = bytes.fromhex(decoded.decode()) if len(decoded) == 2 * KEY_LENGTH else decoded
     except (binascii.Error, ValueError):
         key = b""
     if len(key) != KEY_LENGTH:

@@ -1,7 +1,7 @@
-"""ILink: calls of the iLink bot API, one method each. It remembers nothing but its token.
+"""ILinkClient: the calls of the iLink bot API, one method each. Its only state is URL and token.
 
-What goes wrong is raised as a gateway knows it; refusals that WeChat has a number for, as
-RefusalError, since what they mean depends on the call.
+Network errors are raised as the gateway's errors. Errors with a code of WeChat's are raised as
+ILinkError, because their meaning depends on the call.
 """
 
 import base64
@@ -22,13 +22,13 @@ from crabtalk.gateway import (
 from . import __version__
 
 BASE_URL = "https://ilinkai.weixin.qq.com"
-# Seconds. WeChat takes up to 35 to say that there is nothing.
+# Seconds. WeChat takes up to 35 for an empty answer.
 POLL_TIMEOUT, CALL_TIMEOUT, CONNECT_TIMEOUT = 45.0, 15.0, 10.0
-# Of one answer; a hundred messages are a fraction of that.
+# Bytes of one answer; a hundred messages are a fraction of that.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-# Seconds until the next try, where nobody says how many.
+# Seconds until the next try, if the server does not say how many.
 RETRY_SECONDS = 1.0
-# The session is over; and this person gets nothing until they write again.
+# The session has expired; the person's context is used up until they write again.
 EXPIRED_CODE, SPENT_CODE = -14, -2
 UNAUTHORISED, FORBIDDEN, TOO_LARGE, TOO_MANY = 401, 403, 413, 429
 
@@ -36,7 +36,7 @@ NOT_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError,
 
 
 class ILinkError(Exception):
-    """What iLink said no with, in its own number."""
+    """An error of iLink with its code."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(f"{words or 'no reason given'} ({code})")
@@ -44,7 +44,7 @@ class ILinkError(Exception):
 
 
 class ILinkClient:
-    """`base_url` and `token` may be changed between calls, when somebody has logged in anew."""
+    """`base_url` and `token` may change between calls, after a new login."""
 
     def __init__(self, http: aiohttp.ClientSession, base_url: str, token: str = "") -> None:
         self._http = http
@@ -52,7 +52,7 @@ class ILinkClient:
         self.token = token
 
     def with_base_url(self, base_url: str) -> "ILinkClient":
-        """Another one, whose address may change without that of this one."""
+        """A copy with another address."""
         return ILinkClient(self._http, base_url, self.token)
 
     async def get_updates(self, cursor: str) -> dict[str, Any]:
@@ -75,12 +75,12 @@ class ILinkClient:
         return await self._get("get_bot_qrcode", {"bot_type": "3"}, CALL_TIMEOUT)
 
     async def get_qr_status(self, code: str, digits: str = "") -> dict[str, Any]:
-        """`digits` are those that the phone shows, where WeChat asks for them."""
-        more = {"verify_code": digits} if digits else {}
-        return await self._get("get_qrcode_status", {"qrcode": code, **more}, POLL_TIMEOUT)
+        """The status of a login. `digits` are shown on the phone, if WeChat asks for them."""
+        extra_query = {"verify_code": digits} if digits else {}
+        return await self._get("get_qrcode_status", {"qrcode": code, **extra_query}, POLL_TIMEOUT)
 
     async def _post(
-        self, name: str, body: dict[str, Any], patience: float = CALL_TIMEOUT
+        self, name: str, body: dict[str, Any], seconds: float = CALL_TIMEOUT
     ) -> dict[str, Any]:
         headers = {
             "AuthorizationType": "ilink_bot_token",
@@ -88,16 +88,16 @@ class ILinkClient:
             "X-WECHAT-UIN": make_random_uin(),
         }
         body = {**body, "base_info": {"channel_version": __version__}}
-        return await self._call("POST", name, patience, headers=headers, json=body)
+        return await self._call("POST", name, seconds, headers=headers, json=body)
 
-    async def _get(self, name: str, query: dict[str, str], patience: float) -> dict[str, Any]:
-        return await self._call("GET", name, patience, params=query)
+    async def _get(self, name: str, query: dict[str, str], seconds: float) -> dict[str, Any]:
+        return await self._call("GET", name, seconds, params=query)
 
-    async def _call(self, method: str, name: str, patience: float, **more: Any) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=patience, sock_connect=CONNECT_TIMEOUT)
+    async def _call(self, method: str, name: str, seconds: float, **options: Any) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_TIMEOUT)
         url = f"{self.base_url}/ilink/bot/{name}"
         try:
-            async with self._http.request(method, url, timeout=timeout, **more) as reply:
+            async with self._http.request(method, url, timeout=timeout, **options) as reply:
                 data = await read_bounded(reply)
                 status, wait = reply.status, reply.headers.get("Retry-After", "")
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -106,7 +106,7 @@ class ILinkClient:
 
 
 def make_random_uin() -> str:
-    """A number of no meaning, another one in each request."""
+    """A random number, another one in each request. It has no meaning."""
     return base64.b64encode(str(secrets.randbits(32)).encode()).decode()
 
 
@@ -120,34 +120,34 @@ async def read_bounded(reply: aiohttp.ClientResponse) -> bytes:
 
 
 def to_service_error(error: Exception, name: str) -> ChatServiceError:
-    """Of a call that was not answered: whether it may have been heard."""
-    words = f"{name}: {type(error).__name__}"
+    """The error for a call without an answer: it may have arrived, unless it was not sent."""
+    message = f"{name}: {type(error).__name__}"
     return (
-        RetryLaterError(RETRY_SECONDS, words)
+        RetryLaterError(RETRY_SECONDS, message)
         if isinstance(error, NOT_SENT_ERRORS)
-        else DeliveryUnknownError(words)
+        else DeliveryUnknownError(message)
     )
 
 
 def parse_response(name: str, status: int, wait: str, data: bytes) -> dict[str, Any]:
-    """The answer, unless it says no."""
+    """The answer. Raises an error for any other response."""
     answer = parse_json(data)
-    words = str((answer or {}).get("errmsg") or "")
+    message = str((answer or {}).get("errmsg") or "")
     code = get_error_code(answer or {})
     if status in (UNAUTHORISED, FORBIDDEN) and answer is not None:
-        raise ILinkError(EXPIRED_CODE, words or f"status {status}")
+        raise ILinkError(EXPIRED_CODE, message or f"status {status}")
     if status == TOO_MANY:
         raise RetryLaterError(
             float(wait) if wait.isdecimal() else RETRY_SECONDS, f"{name}: too fast"
         )
     if status == TOO_LARGE:
         raise MessageTooLongError(f"{name}: too large")
-    if status >= 500 or answer is None:  # of a proxy as well, or a page to log in at
+    if status >= 500 or answer is None:  # also a page of a proxy or a login portal
         raise DeliveryUnknownError(f"{name}: status {status}")
     if code:
-        raise ILinkError(code, words)
+        raise ILinkError(code, message)
     if status >= 300:
-        raise RejectedError(f"{name}: {words or f'status {status}'}")
+        raise RejectedError(f"{name}: {message or f'status {status}'}")
     return answer
 
 
@@ -162,6 +162,6 @@ def parse_json(data: bytes) -> dict[str, Any] | None:
 
 
 def get_error_code(answer: dict[str, Any]) -> int:
-    """0 is as good as none."""
+    """The error code; 0 for none."""
     codes = (answer.get("errcode"), answer.get("ret"))
     return next((code for code in codes if isinstance(code, int) and code), 0)

@@ -1,4 +1,4 @@
-"""Login: a code on the screen that somebody scans with WeChat, and the token that comes of it."""
+"""Login: shows a QR code, waits until a person scans it with WeChat, and returns the token."""
 
 import asyncio
 import re
@@ -11,9 +11,9 @@ from crabtalk.gateway import DeliveryUnknownError, GatewayError, RejectedError, 
 
 from .ilink import ILinkClient, ILinkError
 
-# Codes that are shown, one after the other; each is good for some minutes.
+# Codes that are shown, one after another; each is valid for some minutes.
 MAX_CODES = 3
-# Seconds between two questions whether it was scanned, and for all of it.
+# Seconds between two status requests, and for the whole login.
 POLL_INTERVAL, LOGIN_TIMEOUT = 0.5, 600.0
 HOST_PATTERN = re.compile(r"[A-Za-z0-9.-]+(:\d{1,5})?")
 RUN_AGAIN = "run `crabtalk-wechat setup` again"
@@ -22,15 +22,15 @@ RUN_AGAIN = "run `crabtalk-wechat setup` again"
 @dataclass(frozen=True, slots=True)
 class WeChatLogin:
     token: str = field(repr=False)
-    base_url: str  # empty where it stays as it is
+    base_url: str  # empty: unchanged
     bot: str
-    person: str  # who has scanned it
+    person: str  # the person who scanned the code
 
 
 @dataclass(frozen=True, slots=True)
 class LoginScreen:
-    """What whoever is at the terminal sees, and is asked: the digits on the phone, again if those
-    of before were wrong."""
+    """What the login shows on the terminal and asks there. `ask_digits` asks for the digits on the
+    phone; its argument is True if the last ones were wrong."""
 
     show_code: Callable[[str], None]
     show_text: Callable[[str], None]
@@ -54,22 +54,22 @@ async def run_login(ilink: ILinkClient, screen: LoginScreen) -> WeChatLogin:
         pass
     except ILinkError as error:
         raise GatewayError(f"WeChat says no: {error}; {RUN_AGAIN}") from None
-    raise GatewayError(f"nobody has scanned the code; {RUN_AGAIN}")
+    raise GatewayError(f"the code was not scanned; {RUN_AGAIN}")
 
 
 async def wait_for_scan(ilink: ILinkClient, screen: LoginScreen, code: str) -> WeChatLogin | None:
-    """None when the code has run out. Where to ask may change on the way."""
-    asked = ilink.with_base_url(ilink.base_url)
-    digits, before = "", ""
+    """None if the code has expired. WeChat may redirect the status requests to another host."""
+    status_client = ilink.with_base_url(ilink.base_url)
+    digits, previous = "", ""
     while True:
         began = time.monotonic()
-        answer = await fetch_status(asked, code, digits)
-        found = get_text(answer, "status")
-        if found != before and found == "scaned":
+        answer = await fetch_status(status_client, code, digits)
+        status = get_text(answer, "status")
+        if status != previous and status == "scaned":
             digits = ""
             screen.show_text("Scanned. Confirm it on the phone.")
-        before = found
-        match found:
+        previous = status
+        match status:
             case "confirmed":
                 return parse_login(answer)
             case "expired" | "verify_code_blocked":
@@ -78,7 +78,9 @@ async def wait_for_scan(ilink: ILinkClient, screen: LoginScreen, code: str) -> W
                 digits = screen.ask_digits(bool(digits))
                 continue
             case "scaned_but_redirect":
-                asked.base_url = replace_host(asked.base_url, get_text(answer, "redirect_host"))
+                status_client.base_url = replace_host(
+                    status_client.base_url, get_text(answer, "redirect_host")
+                )
             case "binded_redirect":
                 raise GatewayError(
                     f"this bot belongs to a program already; remove it and {RUN_AGAIN}"
@@ -86,10 +88,10 @@ async def wait_for_scan(ilink: ILinkClient, screen: LoginScreen, code: str) -> W
         await asyncio.sleep(max(0.0, POLL_INTERVAL - (time.monotonic() - began)))
 
 
-async def fetch_status(asked: ILinkClient, code: str, digits: str) -> dict[str, Any]:
-    """Nothing, when it was not answered: it is asked again."""
+async def fetch_status(status_client: ILinkClient, code: str, digits: str) -> dict[str, Any]:
+    """The login status. Empty if there was no answer; the caller asks again."""
     try:
-        return await asked.get_qr_status(code, digits)
+        return await status_client.get_qr_status(code, digits)
     except (DeliveryUnknownError, RetryLaterError):
         return {}
 
@@ -107,7 +109,7 @@ def parse_login(answer: dict[str, Any]) -> WeChatLogin:
 
 
 def parse_base_url(url: str) -> str:
-    """Empty for what is none."""
+    """Empty if it is not a URL."""
     return url.rstrip("/") if url.startswith(("https://", "http://")) else ""
 
 
@@ -117,5 +119,5 @@ def replace_host(url: str, host: str) -> str:
 
 
 def get_text(answer: dict[str, Any], key: str) -> str:
-    found = answer.get(key)
-    return found if isinstance(found, str) else ""
+    value = answer.get(key)
+    return value if isinstance(value, str) else ""

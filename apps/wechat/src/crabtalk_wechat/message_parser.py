@@ -1,4 +1,4 @@
-"""Reading: a message of iLink as a gateway knows it. Pure."""
+"""Parses a message of iLink into an Update of the gateway. Pure."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from crabtalk.gateway import Attachment, Chat, Person, Update
 
 PERSON_MESSAGE = 1
-# What stands alone: a command, and numbers that answer a question.
+# Sent without the quoted message: a command, and numbers that answer a question.
 STANDALONE_PATTERN = re.compile(r"/.*|[\d\s,，、]+", re.DOTALL)  # noqa: RUF001
 MAX_QUOTE = 500
 
@@ -18,7 +18,7 @@ RawItem = Mapping[str, Any]
 
 
 class ItemKind(IntEnum):
-    """Of what a message consists of."""
+    """The kinds of items in a message."""
 
     TEXT = 1
     PICTURE = 2
@@ -28,7 +28,7 @@ class ItemKind(IntEnum):
 
 
 def parse_message(message: RawItem) -> Update | None:
-    """None for what nobody says to us: our own words, and what comes from groups."""
+    """None for messages that are not for us: our own, and messages of groups."""
     person = get_text(message, "from_user_id")
     if message.get("message_type") != PERSON_MESSAGE or not person or message.get("group_id"):
         return None
@@ -45,16 +45,16 @@ def parse_message(message: RawItem) -> Update | None:
 
 
 def make_message_id(message: RawItem) -> str:
-    """As WeChat has it; else what can be told of the message itself."""
+    """WeChat's id if there is one; else an id made of the message's content."""
     if number := message.get("message_id"):
         return str(number)
     person = get_text(message, "from_user_id")
     if client := get_text(message, "client_id"):
         return f"{person}/{client}"
-    shown = json.dumps(
+    content = json.dumps(
         [person, message.get("create_time_ms"), message.get("item_list")], sort_keys=True
     )
-    return hash_text(shown)
+    return hash_text(content)
 
 
 def hash_text(text: str) -> str:
@@ -62,23 +62,23 @@ def hash_text(text: str) -> str:
 
 
 def get_items(message: RawItem) -> list[RawItem]:
-    found = message.get("item_list")
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    items = message.get("item_list")
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-# ── Words ──────────────────────────────────────────────────────────────────────────────────────
+# ── Text ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def extract_text(items: list[RawItem]) -> str:
-    words = "\n".join(filter(None, map(extract_item_text, items))).strip()
+    text = "\n".join(filter(None, map(extract_item_text, items))).strip()
     quotes = [quote for item in items if (quote := render_quote(get_part(item, "ref_msg")))]
-    if not quotes or STANDALONE_PATTERN.fullmatch(words):
-        return words
-    return "\n\n".join(filter(None, (*quotes, words)))
+    if not quotes or STANDALONE_PATTERN.fullmatch(text):
+        return text
+    return "\n\n".join(filter(None, (*quotes, text)))
 
 
 def extract_item_text(item: RawItem) -> str:
-    """Spoken ones as WeChat understood them."""
+    """The text of an item; for a voice item, WeChat's transcript."""
     match item.get("type"):
         case ItemKind.TEXT:
             return get_text(get_part(item, "text_item"), "text")
@@ -88,9 +88,9 @@ def extract_item_text(item: RawItem) -> str:
 
 
 def render_quote(reference: RawItem) -> str:
-    inside = get_text(get_part(get_part(reference, "message_item"), "text_item"), "text")
-    words = (inside or get_text(reference, "title")).strip()[:MAX_QUOTE]
-    return "\n".join(f"> {line}" for line in words.splitlines())
+    quoted = get_text(get_part(get_part(reference, "message_item"), "text_item"), "text")
+    text = (quoted or get_text(reference, "title")).strip()[:MAX_QUOTE]
+    return "\n".join(f"> {line}" for line in text.splitlines())
 
 
 # ── Files ──────────────────────────────────────────────────────────────────────────────────────
@@ -101,44 +101,44 @@ def iterate_attachments(items: list[RawItem]) -> Iterator[Attachment]:
         match item.get("type"):
             case ItemKind.PICTURE:
                 picture = get_part(item, "image_item")
-                found = picture, f"photo-{number}.jpg", "image/jpeg", get_text(picture, "aeskey")
+                parts = picture, f"photo-{number}.jpg", "image/jpeg", get_text(picture, "aeskey")
             case ItemKind.VOICE if not extract_item_text(item):
-                found = get_part(item, "voice_item"), f"voice-{number}.silk", "audio/silk", ""
+                parts = get_part(item, "voice_item"), f"voice-{number}.silk", "audio/silk", ""
             case ItemKind.FILE:
                 file = get_part(item, "file_item")
                 name = get_text(file, "file_name") or f"file-{number}"
-                found = file, name, "application/octet-stream", ""
+                parts = file, name, "application/octet-stream", ""
             case ItemKind.VIDEO:
-                found = get_part(item, "video_item"), f"video-{number}.mp4", "video/mp4", ""
+                parts = get_part(item, "video_item"), f"video-{number}.mp4", "video/mp4", ""
             case _:
                 continue
-        if made := make_attachment(*found):
-            yield made
+        if attachment := make_attachment(*parts):
+            yield attachment
 
 
 def make_attachment(item: RawItem, name: str, kind: str, key: str) -> Attachment | None:
     media = get_part(item, "media")
-    where, key = get_text(media, "encrypt_query_param"), key or get_text(media, "aes_key")
-    if not where:
+    location, key = get_text(media, "encrypt_query_param"), key or get_text(media, "aes_key")
+    if not location:
         return None
     size = get_text(item, "len")
     is_size = size.isdecimal() and len(size) < 16
-    return Attachment(json.dumps([where, key]), name, int(size) if is_size else 0, kind)
+    return Attachment(json.dumps([location, key]), name, int(size) if is_size else 0, kind)
 
 
-# ── Whatever it is ─────────────────────────────────────────────────────────────────────────────
+# ── Typed access ───────────────────────────────────────────────────────────────────────────────
 
 
 def get_part(item: RawItem, key: str) -> RawItem:
-    found = item.get(key)
-    return found if isinstance(found, dict) else {}
+    value = item.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def get_text(item: RawItem, key: str) -> str:
-    found = item.get(key)
-    return found if isinstance(found, str) else ""
+    value = item.get(key)
+    return value if isinstance(value, str) else ""
 
 
 def get_number(item: RawItem, key: str) -> float:
-    found = item.get(key)
-    return float(found) if isinstance(found, int | float) and abs(found) < 1e15 else 0.0
+    value = item.get(key)
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e15 else 0.0

@@ -1,6 +1,6 @@
-"""Markdown as WeChat shows it: as plain text, without the marks. Pure.
+"""Renders markdown as plain text without marks, for WeChat. Pure.
 
-What is left is never longer than what was written.
+The result is never longer than the markdown.
 """
 
 import re
@@ -18,10 +18,10 @@ def render_plain(text: str) -> str:
     lines: list[str] = []
     fence = ""
     for line in text.split("\n"):
-        found = FENCE_PATTERN.fullmatch(line)
-        if found and not fence:
-            fence = found[1]
-        elif found and is_fence_end(found[1], fence) and not found[2].strip():
+        match = FENCE_PATTERN.fullmatch(line)
+        if match and not fence:
+            fence = match[1]
+        elif match and is_fence_end(match[1], fence) and not match[2].strip():
             fence = ""
         else:
             lines.append(line if fence else render_plain_line(line))
@@ -36,20 +36,20 @@ def render_plain_line(line: str) -> str:
     heading = HEADING_PATTERN.fullmatch(line)
     line = heading[1] if heading else line
     pieces: list[str] = []
-    place = 0
-    for code in CODE_PATTERN.finditer(line):  # in which marks are none
-        pieces += [remove_marks(line[place : code.start()]), code[2]]
-        place = code.end()
-    return "".join([*pieces, remove_marks(line[place:])])
+    position = 0
+    for code in CODE_PATTERN.finditer(line):  # marks inside code are text
+        pieces += [remove_marks(line[position : code.start()]), code[2]]
+        position = code.end()
+    return "".join([*pieces, remove_marks(line[position:])])
 
 
-def remove_marks(words: str) -> str:
-    words = LINK_PATTERN.sub(render_link, words)
-    for marks, group in ((BOLD_PATTERN, 2), (STRIKE_PATTERN, 1), (ITALIC_PATTERN, 1)):
-        words = marks.sub(rf"\{group}", words)
-    return words
+def remove_marks(text: str) -> str:
+    text = LINK_PATTERN.sub(render_link, text)
+    for pattern, group in ((BOLD_PATTERN, 2), (STRIKE_PATTERN, 1), (ITALIC_PATTERN, 1)):
+        text = pattern.sub(rf"\{group}", text)
+    return text
 
 
-def render_link(found: re.Match[str]) -> str:
-    words, address = found[1], found[2]
-    return address if words == address else f"{words} ({address})"
+def render_link(match: re.Match[str]) -> str:
+    text, address = match[1], match[2]
+    return address if text == address else f"{text} ({address})"

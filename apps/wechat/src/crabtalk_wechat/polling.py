@@ -1,7 +1,8 @@
-"""Polling: what people write, by asking for it from a cursor on.
+"""Polling: fetches messages from a cursor on.
 
-The cursor moves when all it leaves behind is in the journal. When WeChat has ended the session,
-somebody has to log in anew; that is looked for in the settings, so that nobody has to restart.
+The cursor moves when all messages before it are in the journal. When WeChat has ended the session,
+a person has to log in again; polling watches the settings for the new token, so that the gateway
+needs no restart.
 """
 
 import asyncio
@@ -27,28 +28,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PollDelays:
-    """Seconds until WeChat is asked again: when the session is over, and at most, when something
-    else is wrong."""
+    """Seconds until the next request: with an expired session, and at most after other errors."""
 
     expired: float = 30.0
     other: float = 5.0
 
 
 class WeChatPolling:
-    """`renewed` is where we are and what our token is, as the settings have it now."""
+    """`load_login` returns the base URL and the token that are in the settings now."""
 
     def __init__(
         self,
         ilink: ILinkClient,
         state: WeChatState,
-        renewed: Callable[[], tuple[str, str]],
-        pauses: PollDelays | None = None,
+        load_login: Callable[[], tuple[str, str]],
+        delays: PollDelays | None = None,
     ) -> None:
         self._ilink = ilink
         self._state = state
-        self._load_login = renewed
-        self._delays = pauses or PollDelays()
-        self._unacknowledged: set[str] = set()  # given, and not in the journal yet
+        self._load_login = load_login
+        self._delays = delays or PollDelays()
+        self._unacknowledged: set[str] = set()  # yielded, and not in the journal yet
         self._all_acknowledged = asyncio.Event()
         self.is_expired = False
 
@@ -60,12 +60,12 @@ class WeChatPolling:
     async def updates(self) -> AsyncGenerator[Update, None]:
         while True:
             answer = await self._fetch_updates()
-            found = self._parse_answer(answer)
-            self._unacknowledged = {update.id for update, _ in found}
-            # Its answers could not be sent by the next process otherwise.
-            if self._remember_contexts(found):
+            received = self._parse_answer(answer)
+            self._unacknowledged = {update.id for update, _ in received}
+            # Saved first: after a crash, the next process needs the contexts for its answers.
+            if self._remember_contexts(received):
                 await self._save_state()
-            for update, _ in found:
+            for update, _ in received:
                 yield update
             while self._unacknowledged:
                 self._all_acknowledged.clear()
@@ -75,25 +75,25 @@ class WeChatPolling:
                 self._state.cursor = cursor
                 await self._save_state()
 
-    def _remember_contexts(self, found: list[tuple[Update, str]]) -> bool:
-        """Whether there is anything new in them."""
-        contexts = {update.person.id: context for update, context in found if context}
-        return sum(self._state.remember_context(*one) for one in contexts.items()) > 0
+    def _remember_contexts(self, received: list[tuple[Update, str]]) -> bool:
+        """Whether any of them is new."""
+        contexts = {update.person.id: context for update, context in received if context}
+        return sum(self._state.remember_context(*item) for item in contexts.items()) > 0
 
     def _parse_answer(self, answer: dict[str, Any]) -> list[tuple[Update, str]]:
-        found: list[tuple[Update, str]] = []
+        received: list[tuple[Update, str]] = []
         messages = answer.get("msgs")
         for message in messages if isinstance(messages, list) else []:
             try:
                 update = parse_message(message)
                 context = str(message.get("context_token") or "")
-            except Exception as error:  # whatever it is, it must not hold up the others
+            except Exception as error:  # no parse error may hold up the other messages
                 log.warning("a message makes no sense: %r", error)
                 raw = json.dumps(message)
                 update, context = Update.unreadable(hash_text(raw), raw), ""
             if update is not None:
-                found.append((update, context))
-        return found
+                received.append((update, context))
+        return received
 
     async def _fetch_updates(self) -> dict[str, Any]:
         backoff = Backoff(longest=self._delays.other)
@@ -120,7 +120,7 @@ class WeChatPolling:
         if not self.is_expired:
             log.error(EXPIRED_WORDS)
         self.is_expired = True
-        if self._state.cursor:  # that of a session that is no more
+        if self._state.cursor:  # it belongs to the expired session
             self._state.cursor = ""
             await self._save_state()
         await asyncio.sleep(self._delays.expired)

@@ -1,12 +1,12 @@
-"""A link as a picture that a phone reads off the terminal."""
+"""Draws a link as a QR code on the terminal."""
 
 
 def render_qr_code(text: str) -> str:
-    """For a camera that looks at a terminal, light on dark or dark on light."""
+    """A QR code that a camera can read from a dark or light terminal."""
     from io import StringIO
 
     import segno
 
-    drawn = StringIO()
-    segno.make(text, error="l", micro=False).terminal(drawn, compact=True)
-    return drawn.getvalue()
+    output = StringIO()
+    segno.make(text, error="l", micro=False).terminal(output, compact=True)
+    return output.getvalue()

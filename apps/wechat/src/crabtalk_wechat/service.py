@@ -1,7 +1,7 @@
-"""WeChat: the service, over the iLink bot API. It moves messages, and knows nothing of agents.
+"""The WeChat service, over the iLink bot API. It moves messages, and knows nothing of agents.
 
-Messages are text without marks, cannot be changed and have no buttons. WeChat takes an answer only
-with the context of something its person wrote, and only about ten with each.
+Messages are plain text, cannot be edited and have no buttons. WeChat accepts an answer only with
+the context of a message that its person wrote, and only about ten answers with each context.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from .state import MAX_PEOPLE, WeChatState
 
 MAX_TEXT = 4000
 MAX_UPLOAD = 50 * 1024 * 1024
-# Of a message: from a bot, and complete.
+# Type and state of a sent message: from a bot, and complete.
 BOT_MESSAGE, COMPLETE_MESSAGE = 2, 2
-# Seconds: a message waits so long for its person to write again, and is tried again after so long
-# without that.
+# Seconds. A message waits this long for its person to write again. Without that, it is tried again
+# after SPENT_SECONDS.
 FOR_WORD, SPENT_SECONDS = 20.0, 60.0
 
 
@@ -59,17 +59,17 @@ class WeChatService:
         self._file_store = store
         self._state = state
         self._polling = polling
-        self._spent_until: dict[str, float] = {}  # who has to write first, and when to try without
-        self._update_received = asyncio.Event()  # somebody; another one each time
-        self._typing_tickets: dict[str, str] = {}  # for typing
+        self._spent_until: dict[str, float] = {}  # by person: when to retry a used-up context
+        self._update_received = asyncio.Event()  # replaced by a new event at each update
+        self._typing_tickets: dict[str, str] = {}  # by person
 
     def measure(self, text: Markdown) -> int:
-        """In UTF-16 units. Without its marks a text is no longer than with them."""
+        """The length in UTF-16 units. Rendering as plain text never makes a text longer."""
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     async def updates(self) -> AsyncGenerator[Update, None]:
-        async with aclosing(self._polling.updates()) as found:
-            async for update in found:
+        async with aclosing(self._polling.updates()) as updates:
+            async for update in updates:
                 self._spent_until.pop(update.person.id, None)
                 self._update_received.set()
                 self._update_received = asyncio.Event()
@@ -78,7 +78,7 @@ class WeChatService:
     async def acknowledge(self, update: Update) -> None:
         self._polling.acknowledge(update.id)
 
-    # ── What goes ───────────────────────────────────────────────────────────────────────────
+    # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
     async def send(
         self,
@@ -89,10 +89,12 @@ class WeChatService:
         reply_to: str = "",
         is_literal: bool = False,
     ) -> str:
-        shown = text if is_literal else render_plain(text)
-        if self.measure(shown) > MAX_TEXT:
+        rendered = text if is_literal else render_plain(text)
+        if self.measure(rendered) > MAX_TEXT:
             raise MessageTooLongError(f"a message has {MAX_TEXT} characters at most")
-        return await self._send_item(chat.id, {"type": ItemKind.TEXT, "text_item": {"text": shown}})
+        return await self._send_item(
+            chat.id, {"type": ItemKind.TEXT, "text_item": {"text": rendered}}
+        )
 
     async def edit(
         self,
@@ -122,11 +124,11 @@ class WeChatService:
     async def _send_item(self, person: str, item: dict[str, Any]) -> str:
         self._require_session()
         context = await self._wait_for_context(person)
-        name = f"crabtalk-{uuid.uuid4()}"
+        client_id = f"crabtalk-{uuid.uuid4()}"
         message = {
             "from_user_id": "",
             "to_user_id": person,
-            "client_id": name,
+            "client_id": client_id,
             "message_type": BOT_MESSAGE,
             "message_state": COMPLETE_MESSAGE,
             "context_token": context,
@@ -135,16 +137,16 @@ class WeChatService:
         try:
             await self._ilink.send_message(message)
         except ILinkError as error:
-            # Who has written in the meantime has another.
+            # If the person has written meanwhile, there is a new context.
             if error.code == SPENT_CODE and context == self._state.get_context(person):
                 make_space(self._spent_until)
                 self._spent_until[person] = get_loop_time() + SPENT_SECONDS
             raise to_service_error(error) from None
         self._spent_until.pop(person, None)
-        return name
+        return client_id
 
     async def _wait_for_context(self, person: str) -> str:
-        """That of the last thing they wrote; while that is used up, they are waited for."""
+        """The context of the person's last message. While it is used up, wait for a new message."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FOR_WORD):
                 while self._spent_until.get(person, 0.0) > get_loop_time():
@@ -169,36 +171,36 @@ class WeChatService:
         data = await asyncio.to_thread(path.read_bytes)
         kind = get_media_kind(path)
         try:
-            kept = await self._file_store.upload_file(self._ilink, chat.id, kind, data)
+            stored = await self._file_store.upload_file(self._ilink, chat.id, kind, data)
         except ILinkError as error:
             raise to_service_error(error) from None
-        if caption:  # a message has either words or a file
+        if caption:  # a message has either text or a file
             await self.send(chat, caption)
-        return await self._send_item(chat.id, make_file_item(kept, kind, path.name, len(data)))
+        return await self._send_item(chat.id, make_file_item(stored, kind, path.name, len(data)))
 
 
-def make_file_item(kept: StoredFile, kind: int, name: str, size: int) -> dict[str, Any]:
-    media = kept.to_media()
+def make_file_item(stored: StoredFile, kind: int, name: str, size: int) -> dict[str, Any]:
+    media = stored.to_media()
     if kind == PICTURE:
-        return {"type": ItemKind.PICTURE, "image_item": {"media": media, "mid_size": kept.size}}
+        return {"type": ItemKind.PICTURE, "image_item": {"media": media, "mid_size": stored.size}}
     if kind == FILE:
         return {
             "type": ItemKind.FILE,
             "file_item": {"media": media, "file_name": name, "len": str(size)},
         }
-    return {"type": ItemKind.VIDEO, "video_item": {"media": media, "video_size": kept.size}}
+    return {"type": ItemKind.VIDEO, "video_item": {"media": media, "video_size": stored.size}}
 
 
 def to_service_error(error: ILinkError) -> ChatServiceError:
-    if error.code in (EXPIRED_CODE, SPENT_CODE):  # nothing was done, and it may go later
+    if error.code in (EXPIRED_CODE, SPENT_CODE):  # nothing was done, and a retry may work
         return RetryLaterError(RETRY_SECONDS, str(error))
     return RejectedError(str(error))
 
 
-def make_space(known: dict[str, Any]) -> None:
-    """Makes room for one more; who was there first is forgotten."""
-    while len(known) >= MAX_PEOPLE:
-        del known[next(iter(known))]
+def make_space(entries: dict[str, Any]) -> None:
+    """Make room for one more entry by removing the oldest ones."""
+    while len(entries) >= MAX_PEOPLE:
+        del entries[next(iter(entries))]
 
 
 def get_loop_time() -> float:

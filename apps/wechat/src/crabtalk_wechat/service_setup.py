@@ -1,4 +1,4 @@
-"""Opening: the service from its settings, and what it needs to talk."""
+"""Builds the WeChat service from the settings, and its HTTP session."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,30 +22,30 @@ MAX_CONNECTIONS = 64
 
 @asynccontextmanager
 async def open_wechat(
-    settings: GatewaySettings, own: Path, *, pauses: PollDelays | None = None
+    settings: GatewaySettings, directory: Path, *, delays: PollDelays | None = None
 ) -> AsyncIterator[WeChatService]:
-    """`own` is the gateway's directory in the home. Raises GatewayError for settings that cannot
-    work."""
-    state = WeChatState(own / "state.json")
+    """`directory` is the gateway's directory in the home. Raises GatewayError for settings that
+    cannot work."""
+    state = WeChatState(directory / "state.json")
     state.load(settings.token)
-    path = own.parent / "config" / f"{SERVICE_NAME}.toml"
+    path = directory.parent / "config" / f"{SERVICE_NAME}.toml"
 
-    def renewed() -> tuple[str, str]:
-        found = load_settings(path, EXTRA_SETTINGS)
-        return get_base_url(found), found.token
+    def load_login() -> tuple[str, str]:
+        current = load_settings(path, EXTRA_SETTINGS)
+        return get_base_url(current), current.token
 
     store_url = check_url("cdn_url", settings.extra["cdn_url"])
     async with open_session() as http:
         ilink = ILinkClient(http, get_base_url(settings), settings.token)
-        polling = WeChatPolling(ilink, state, renewed, pauses)
+        polling = WeChatPolling(ilink, state, load_login, delays)
         yield WeChatService(ilink, WeChatFileStore(http, store_url), state, polling)
 
 
 async def fetch_identity(settings: GatewaySettings) -> str:
-    """Raises GatewayError, and what the service raises."""
+    """The bot's name. Raises GatewayError, and what the service raises."""
     async with open_session() as http:
         try:
-            # For nobody: whatever else it says to that, it has looked at the token.
+            # A request without a person: whatever the reply, it shows whether the token is valid.
             await ILinkClient(http, get_base_url(settings), settings.token).get_config("", "")
         except ILinkError as error:
             if error.code == EXPIRED_CODE:
@@ -70,9 +70,9 @@ def get_base_url(settings: GatewaySettings) -> str:
 def check_url(key: str, url: str) -> str:
     try:
         parts = urlsplit(url)
-        is_right = parts.scheme in ("https", "http") and bool(parts.hostname)
+        is_valid = parts.scheme in ("https", "http") and bool(parts.hostname)
     except ValueError:
-        is_right = False
-    if not is_right:
+        is_valid = False
+    if not is_valid:
         raise GatewayError(f"{key} must begin with https://, not be {url!r}")
     return url.rstrip("/")

@@ -1,7 +1,7 @@
-"""State: where WeChat is to go on, and what each person's answers need; kept over restarts.
+"""State that survives restarts: the cursor, and the context each person's answers need.
 
-`<home>/wechat/state.json`. An answer has to carry the context of the last thing its person wrote,
-so that is on disk before the journal has what they wrote; the cursor only afterwards.
+Stored in `<home>/wechat/state.json`. An answer has to carry the context of its person's last
+message, so the context is saved before the message is in the journal; the cursor only afterwards.
 """
 
 import hashlib
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 
 class WeChatState:
-    """Nothing is on disk before `save`."""
+    """The state in memory. Changes are on disk only after `save`."""
 
-    def __init__(self, path: Path, *, most_people: int = MAX_PEOPLE) -> None:
+    def __init__(self, path: Path, *, max_people: int = MAX_PEOPLE) -> None:
         self._path = path
-        self._max_people = most_people
+        self._max_people = max_people
         self.cursor = ""
-        self._session = ""  # that the cursor is of
+        self._session = ""  # the session of the cursor
         self._contexts: OrderedDict[str, str] = OrderedDict()
 
     def load(self, token: str) -> None:
-        """What is not there is empty. Raises GatewayError for what cannot be read."""
+        """A missing file counts as empty. Raises GatewayError for one that cannot be read."""
         self._session = hash_token(token)
         remove_stale_temporary_files(self._path.parent)
         try:
@@ -41,7 +41,7 @@ class WeChatState:
             raise GatewayError(f"cannot read {self._path}: {error}; see to the file") from None
         except ValueError:
             document = None
-        if not is_valid_state(document):  # WeChat sends again what it still has, and that is known
+        if not is_valid_state(document):  # WeChat repeats its messages, and they are recognised
             log.warning("%s is damaged, and begun anew", self._path)
             return
         if document.get("session") == self._session:
@@ -49,7 +49,7 @@ class WeChatState:
         self._contexts = OrderedDict(document["contexts"])
 
     def begin_session(self, token: str) -> None:
-        """Somebody has logged in anew. A cursor is nothing to another session."""
+        """Start a session with a new token. The cursor belongs to the old one and is dropped."""
         self._session, self.cursor = hash_token(token), ""
 
     def save(self) -> None:
@@ -62,11 +62,11 @@ class WeChatState:
         replace_file(self._path, json.dumps(document).encode(), 0o600)
 
     def get_context(self, person: str) -> str:
-        """Empty for somebody who has not written for long."""
+        """Empty for a person who has not written for long."""
         return self._contexts.get(person, "")
 
     def remember_context(self, person: str, context: str) -> bool:
-        """Whether that is news. Those who wrote longest ago are forgotten."""
+        """Whether it is new. People whose last message is oldest are forgotten."""
         if self._contexts.get(person) == context:
             return False
         self._contexts[person] = context
@@ -77,7 +77,7 @@ class WeChatState:
 
 
 def hash_token(token: str) -> str:
-    """Tells tokens apart, and is none."""
+    """A short hash that tells tokens apart without revealing them."""
     return hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
@@ -85,4 +85,4 @@ def is_valid_state(document: Any) -> bool:
     if not isinstance(document, dict) or not isinstance(document.get("cursor"), str):
         return False
     contexts = document.get("contexts")
-    return isinstance(contexts, dict) and all(isinstance(one, str) for one in contexts.values())
+    return isinstance(contexts, dict) and all(isinstance(text, str) for text in contexts.values())

@@ -1,1 +1,1 @@
-"""Settings: what config.toml may say, what start and reload read, and the setup commands."""
+"""Configuration: reading config.toml and instruction files, and the setup commands."""

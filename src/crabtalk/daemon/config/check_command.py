@@ -1,4 +1,4 @@
-"""Checking: config.toml read as a start reads it, with nothing started."""
+"""`crabtalkd check`: reads config.toml as a start does, but starts nothing."""
 
 from pathlib import Path
 
@@ -10,8 +10,7 @@ from .settings import describe_unknown_keys, load_config
 
 
 def check_config_file(path: Path) -> tuple[str, list[str]]:
-    """Why no daemon could use it, empty when one can; and a sentence for each word in it that
-    nobody reads."""
+    """Why a daemon cannot use the file (empty if it can), and a sentence for each unknown key."""
     try:
         config = load_config(path)
         load_tls(config)

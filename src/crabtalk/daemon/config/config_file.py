@@ -1,6 +1,6 @@
-"""The file config.toml as it stands: read or refused. What its words mean is config.py's.
+"""Reads config.toml as a plain document. settings.py interprets its keys.
 
-Commands that only want to know what it says need none of the rooms whose bounds it may set.
+Separate from settings.py, so that commands that only read the file import no other packages.
 """
 
 from pathlib import Path
@@ -8,18 +8,18 @@ from typing import Any
 
 
 class ConfigError(Exception):
-    """config.toml, or an option that overrides it, cannot be used; says where and what to write."""
+    """config.toml or an option that overrides it is invalid; says where, and what to write."""
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """All of it; of a file that is not there, nothing."""
+    """The whole document; empty if there is no file. Raises ConfigError."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; make it readable") from None
-    import tomllib  # a start without a file does not pay for it
+    import tomllib  # late: not needed without a file
 
     try:
         return tomllib.loads(text.decode())

@@ -1,7 +1,7 @@
-"""Instructions: what the user's files tell every agent, the home's and those on the way to a run.
+"""InstructionLoader: reads the user's instruction files, in the home and above a run's directory.
 
-Crab.md is the name; a directory without one may have an AGENTS.md. Who is told, and in which
-words, is not decided here.
+The files are called Crab.md; a directory without one may have an AGENTS.md. Which agents get the
+instructions, and how they are introduced in a prompt, is decided elsewhere.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import msgspec
 FILE_NAME = "Crab.md"
 FILE_NAMES = (FILE_NAME, "AGENTS.md")
 BLANK_LINE = b"\n\n"
-# How many files are remembered; each takes at most the limit.
+# Files in the cache; each takes at most the limit.
 MAX_CACHED_FILES = 256
 
 Value = TypeVar("Value")
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class InstructionFile(msgspec.Struct, frozen=True):
-    """What one file says, in UTF-8. `beyond` is how much of it was not even read."""
+    """The text of one file, in UTF-8. `unread_bytes` counts what the limit cut off."""
 
     path: Path
     file_id: tuple[int, int]
@@ -40,7 +40,7 @@ class InstructionFile(msgspec.Struct, frozen=True):
 
 
 class InstructionLoader:
-    """One per home. A file is read again when its time, size or inode says that it changed."""
+    """One per home. A file is read again when its time, size or inode changes."""
 
     def __init__(self, home: Path, *, limit: int = 64 * 1024) -> None:
         self._home = home
@@ -52,24 +52,23 @@ class InstructionLoader:
     async def load(self, cwd: Path) -> str:
         """The home's instructions, then those from / down to `cwd`: at most `limit` bytes of UTF-8.
 
-        There is no deadline, because a run without its instructions would be another run.
-        Cancelled, it returns at once; the thread ends when the file system answers, and changes
-        nothing but what is remembered.
+        There is no deadline, because a run must not start without its instructions. Cancelled, it
+        returns at once; the thread ends when the file system answers, and only changes the cache.
         """
         return await asyncio.to_thread(self._load, cwd)
 
     def _load(self, cwd: Path) -> str:
         home = os.path.realpath(self._home)
-        found = [self._load_file(self._home, FILE_NAME)]
+        candidates = [self._load_file(self._home, FILE_NAME)]
         for directory in list_ancestors(cwd):
             if not is_directory(directory):
                 self._drop_cached_below(directory)
                 break
             if not Path(os.path.realpath(directory)).is_relative_to(home):
-                found.append(self._load_file(directory, *FILE_NAMES))
-        # By file, for links lead to one from many directories.
+                candidates.append(self._load_file(directory, *FILE_NAMES))
+        # By file id, because links in several directories can lead to one file.
         layers: dict[tuple[int, int], InstructionFile] = {}
-        for layer in found:
+        for layer in candidates:
             if layer is not None and (layer.text or layer.unread_bytes):
                 layers.setdefault(layer.file_id, layer)
         return fit_to_limit(list(layers.values()), self._limit)
@@ -96,7 +95,7 @@ class InstructionLoader:
             get_file_id(status),
             get_file_version(status),
         ):
-            require_trusted_file(status)  # before the opening, which some devices take for an order
+            require_trusted_file(status)  # before opening, which has side effects for some devices
             layer = read_instruction_file(path, self._limit)
         with self._lock:
             put_latest(self._cache, path, layer)
@@ -110,14 +109,14 @@ class InstructionLoader:
 
     def _warn_once(self, path: Path, error: OSError) -> None:
         with self._lock:
-            known = path in self._warned
+            was_warned = path in self._warned
             put_latest(self._warned, path, None)
-        if not known:
+        if not was_warned:
             log.warning("%s cannot be read and is left out: %s", path, error.strerror or error)
 
 
 def put_latest(store: dict[Path, Value], path: Path, value: Value) -> None:
-    """As the latest of at most `FILES`."""
+    """Put as the latest of at most `MAX_CACHED_FILES` entries."""
     store.pop(path, None)
     store[path] = value
     if len(store) > MAX_CACHED_FILES:
@@ -127,9 +126,7 @@ def put_latest(store: dict[Path, Value], path: Path, value: Value) -> None:
 def list_ancestors(cwd: Path) -> Iterator[Path]:
     """The directories from / to `cwd`, whether or not they exist."""
     path = cwd.absolute()
-    if (
-        ".." in path.parts
-    ):  # after a link it leads elsewhere than to the directory written before it
+    if ".." in path.parts:  # after a link, .. is not the directory written before it
         path = Path(os.path.realpath(path))
     return chain(reversed(path.parents), [path])
 
@@ -137,12 +134,12 @@ def list_ancestors(cwd: Path) -> Iterator[Path]:
 def is_directory(path: Path) -> bool:
     try:
         return stat.S_ISDIR(path.stat().st_mode)
-    except (OSError, ValueError):  # also a name that no file system takes
+    except (OSError, ValueError):  # ValueError for names that no file system accepts
         return False
 
 
 def read_instruction_file(path: Path, limit: int) -> InstructionFile:
-    # Without O_NONBLOCK, a FIFO put there since it was looked at would hold up the thread for good.
+    # Without O_NONBLOCK, a FIFO created since the check would block the thread for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
@@ -152,17 +149,17 @@ def read_instruction_file(path: Path, limit: int) -> InstructionFile:
             data += more
     finally:
         os.close(descriptor)
-    # A character torn by the limit is left out, not replaced.
+    # A character that the limit cuts in half is left out, not replaced.
     text, used = codecs.utf_8_decode(data, "replace", len(data) <= limit)
     text = text.removeprefix("\ufeff").lstrip("\r\n").rstrip()
-    beyond = max(0, status.st_size - used)
+    unread_bytes = max(0, status.st_size - used)
     return InstructionFile(
-        path, get_file_id(status), get_file_version(status), text.encode(), beyond
+        path, get_file_id(status), get_file_version(status), text.encode(), unread_bytes
     )
 
 
 def require_trusted_file(status: os.stat_result) -> None:
-    """A file, and nobody's who could not be trusted anyway: in /tmp anybody may leave one."""
+    """Raises OSError unless it is a regular file of ours or root's: anyone can put one in /tmp."""
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
     if status.st_uid not in (os.geteuid(), 0):
@@ -178,9 +175,8 @@ def get_file_version(status: os.stat_result) -> tuple[int, int]:
 
 
 def fit_to_limit(layers: list[InstructionFile], limit: int) -> str:
-    """Joins the layers, outermost first; the innermost, the most specific, get the room first.
-
-    What they always leave to each of the outer ones is room for a note.
+    """Join the layers, outermost first. The innermost are the most specific and get room first,
+    but always leave room for a note about each of the others.
     """
     room = limit + len(BLANK_LINE)
     reserved = sum(map(compute_least_room, layers))
@@ -195,23 +191,23 @@ def fit_to_limit(layers: list[InstructionFile], limit: int) -> str:
 
 
 def compute_least_room(layer: InstructionFile) -> int:
-    """The room of a note, or of the layer itself if that is shorter."""
+    """The bytes of a note, or of the layer if that is shorter."""
     note = len(format_truncation_note(layer, 0))
     return len(BLANK_LINE) + (note if layer.unread_bytes else min(note, len(layer.text)))
 
 
 def truncate_file(layer: InstructionFile, room: int) -> bytes:
-    """The layer if there is room for it, else its beginning and a note, else the note alone."""
+    """The layer if it fits, else its beginning and a note, else the note alone."""
     if not layer.unread_bytes and len(layer.text) <= room:
         return layer.text
     begin = layer.text[: max(0, room - len(b"\n" + format_truncation_note(layer, 0)))]
-    begin = begin.decode(errors="ignore").encode()  # without a torn last character
+    begin = begin.decode(errors="ignore").encode()  # without half a character at the end
     note = format_truncation_note(layer, len(begin))
     return begin + b"\n" + note if begin else note
 
 
-def format_truncation_note(layer: InstructionFile, kept: int) -> bytes:
-    # Names of directories may hold line breaks, and bytes that are no text.
+def format_truncation_note(layer: InstructionFile, kept_bytes: int) -> bytes:
+    # Directory names may contain line breaks and bytes that are not text.
     path = " ".join(os.fsencode(layer.path).decode(errors="replace").splitlines())
-    left_out = len(layer.text) - kept + layer.unread_bytes
+    left_out = len(layer.text) - kept_bytes + layer.unread_bytes
     return f"[{path} was cut: {left_out} bytes left out]".encode()

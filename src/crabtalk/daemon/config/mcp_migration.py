@@ -1,7 +1,7 @@
-"""Moving MCP servers to where they belong: from a table in config.toml into the agents' files.
+"""Moves MCP servers from a table in config.toml into the agents' files.
 
-Agents used to name servers of a common table (RFC 0193, Migration). Each gets a copy of what it
-names; the table stays in config.toml as a comment, so that nothing is lost.
+Agents used to name servers of a shared table (RFC 0193, Migration). Each agent gets a copy of the
+servers it names; the table stays in config.toml as a comment, so that nothing is lost.
 """
 
 import logging
@@ -17,8 +17,8 @@ MOVED_COMMENT = "# Moved into the files of the agents that use them, by crabtalk
 
 
 def move_mcp_servers(home: Path) -> list[str]:
-    """Does it, where there is something to move. A sentence for each agent that it cannot be done
-    for. Blocks: call it in a thread."""
+    """Move the servers, if there are any. Returns a sentence for each agent that failed. Blocks:
+    call it in a thread."""
     agents = [path for path in sorted((home / "agents").glob("*.toml")) if has_server_names(path)]
     if not agents:
         return []
@@ -32,7 +32,7 @@ def move_mcp_servers(home: Path) -> list[str]:
 
 
 def has_server_names(path: Path) -> bool:
-    """Whether a file is of the old kind; one that cannot be read is somebody else's problem."""
+    """Whether a file has the old format. Unreadable files are reported elsewhere."""
     listed = read_toml(path).get(SECTION)
     return isinstance(listed, list) and any(isinstance(entry, str) for entry in listed)
 
@@ -47,15 +47,15 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def move_into_agent(path: Path, servers: dict[str, Any]) -> str:
-    """Writes an agent's file anew, or says why not."""
+    """Rewrite an agent's file. Returns the reason if that is not possible."""
     import tomlkit
 
     document = tomlkit.parse(path.read_bytes().decode())
     listed = document[SECTION].unwrap()
-    wanted = [entry if isinstance(entry, str) else entry.get("name", "") for entry in listed]
+    names = [entry if isinstance(entry, str) else entry.get("name", "") for entry in listed]
     missing = [
         name
-        for name, entry in zip(wanted, listed, strict=True)
+        for name, entry in zip(names, listed, strict=True)
         if isinstance(entry, str) and not isinstance(servers.get(name), dict)
     ]
     if missing:
@@ -64,16 +64,16 @@ def move_into_agent(path: Path, servers: dict[str, Any]) -> str:
             "write them as [[mcps]] there"
         )
     tables = tomlkit.aot()
-    for name, entry in zip(wanted, listed, strict=True):
+    for name, entry in zip(names, listed, strict=True):
         table = tomlkit.table()
         table.update({"name": name, **(servers[name] if isinstance(entry, str) else entry)})
         tables.append(table)
     del document[SECTION]
     text = tomlkit.dumps(document)
-    made = tomlkit.document()
-    made[SECTION] = tables
-    replace_file(path, f"{text.rstrip()}\n\n{tomlkit.dumps(made)}".encode(), 0o600)
-    log.info("%s now has its MCP servers itself: %s", path, ", ".join(wanted))
+    servers_document = tomlkit.document()
+    servers_document[SECTION] = tables
+    replace_file(path, f"{text.rstrip()}\n\n{tomlkit.dumps(servers_document)}".encode(), 0o600)
+    log.info("%s now has its MCP servers itself: %s", path, ", ".join(names))
     return ""
 
 
@@ -81,9 +81,11 @@ def comment_out_servers(config: Path) -> None:
     import tomlkit
 
     document = tomlkit.parse(config.read_bytes().decode())
-    made = tomlkit.document()
-    made[SECTION] = document.pop(SECTION)
-    old = "\n".join(f"# {line}".rstrip() for line in tomlkit.dumps(made).strip().splitlines())
+    servers_document = tomlkit.document()
+    servers_document[SECTION] = document.pop(SECTION)
+    comment = "\n".join(
+        f"# {line}".rstrip() for line in tomlkit.dumps(servers_document).strip().splitlines()
+    )
     text = tomlkit.dumps(document).rstrip()
-    replace_file(config, f"{text}\n\n{MOVED_COMMENT}\n{old}\n".lstrip().encode(), 0o600)
+    replace_file(config, f"{text}\n\n{MOVED_COMMENT}\n{comment}\n".lstrip().encode(), 0o600)
     log.info("the MCP servers in %s were moved into the files of agents", config)

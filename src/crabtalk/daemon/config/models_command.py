@@ -1,4 +1,4 @@
-"""What `crabtalkd models` shows: every provider, whether it can be used, and what it offers."""
+"""`crabtalkd models`: lists the providers, whether they can be used, and their models."""
 
 import asyncio
 from dataclasses import dataclass
@@ -7,15 +7,13 @@ from typing import Any
 
 from crabtalk.model import SETUP_HELP, ApiError, RegisteredProvider, Registry, open_registry
 
-# Providers are asked side by side; one that takes longer is said not to answer.
+# Providers are asked concurrently; a slower one is reported as not answering.
 PROVIDER_TIMEOUT_SECONDS = 10.0
 MAX_MODELS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderRow:
-    """One provider."""
-
     name: str
     kind: str
     source: str
@@ -27,7 +25,7 @@ class ProviderRow:
 async def list_providers(
     document: dict[str, Any], models_directory: Path
 ) -> tuple[list[ProviderRow], str]:
-    """All providers, and the model that answers when none is named (empty: none would)."""
+    """All providers, and the default model (empty if there is none)."""
     registry = await open_registry(document, models_directory=models_directory)
     try:
         rows = await asyncio.gather(

@@ -1,15 +1,15 @@
-"""Progress: how far a download is. A bar on a terminal, a line per file elsewhere."""
+"""DownloadProgress: shows a download as a bar on a terminal, else as one line per file."""
 
 import sys
 
 import click
 
 BAR_WIDTH = 24
-MB = 1_000_000  # as `127 MB` is counted where the whole of it is announced
+MB = 1_000_000  # decimal, as in the announced `127 MB`
 
 
 class DownloadProgress:
-    """As a context, so that the line of the bar is ended whatever happens."""
+    """A context manager, so that the line of the bar always ends."""
 
     def __init__(self) -> None:
         self._last_line = ""
@@ -35,7 +35,7 @@ class DownloadProgress:
 
 
 def format_bar(name: str, done: int, total: int) -> str:
-    """`total` is 0 while nobody has said how much there is."""
+    """`total` is 0 while the size is unknown."""
     if not total:
         return f"{name} {round(done / MB)} MB"
     full = done * BAR_WIDTH // total

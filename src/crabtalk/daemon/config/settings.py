@@ -1,6 +1,6 @@
-"""Config: what config.toml says about the process itself. An absent file is a working set-up.
+"""Config: the settings in config.toml for the process itself. Without a file, all have defaults.
 
-Sections that belong to other rooms are left to them.
+Sections of other packages are read there.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from .config_file import ConfigError, read_config_file
 
 T = TypeVar("T")
 
-# What config.toml may say. Sections of other rooms are theirs to read, but a word nobody reads is
-# most likely a slip of the pen, and is said to be one.
+# Known sections and keys of config.toml. Other packages read their own sections, but a key that no
+# package reads is most likely a typing error, and is reported.
 SECTIONS = frozenset({"llm", "providers", "daemon", "storage", "env", "limits", "skills"})
 DAEMON_KEYS = frozenset({"model", "owners", "tcp", "tls_cert", "tls_key"})
 STORAGE_KEYS = frozenset({"url", "durability", "lease", "pool", "statement_timeout"})
@@ -47,33 +47,33 @@ SECTION_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """Where conversations are kept; what follows the url is about a database, in seconds."""
+    """Where conversations are stored. The other fields apply to databases; times are in seconds."""
 
     url: str = dataclasses.field(default=FILE_URL, repr=False)  # may hold a password
-    lease: float = 10.0  # how long a daemon that is not heard of keeps its turns
-    pool: int = 8  # connections, beside the one that listens and the one that says it lives
+    lease: float = 10.0  # how long a daemon that does not renew it keeps its turns
+    pool: int = 8  # connections, besides those for listening and for lease renewal
     statement_timeout: float = 10.0
 
     @property
     def is_shared(self) -> bool:
-        """Whether other daemons may have it too."""
+        """Whether other daemons may use the storage too."""
         return self.url != FILE_URL
 
     @property
     def secrets(self) -> list[str]:
-        """What of the url must not be shown, as it is written there and as it is meant."""
+        """Parts of the url that must not be shown, both as written and percent-decoded."""
         if not self.is_shared:
             return []
         parts = urlsplit(self.url)
-        _, _, written = parts.netloc.rpartition("@")[0].partition(":")
+        _, _, encoded = parts.netloc.rpartition("@")[0].partition(":")
         query = parse_qsl(parts.query)
-        named = [value for name, value in query if name in ("password", "sslpassword")]
-        return [secret for secret in (written, unquote(written), *named) if secret]
+        from_query = [value for name, value in query if name in ("password", "sslpassword")]
+        return [secret for secret in (encoded, unquote(encoded), *from_query) if secret]
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`tcp` is None when TCP is off; `any_port` when nobody asked for its port in particular."""
+    """`tcp` is None if TCP is off; `any_port` is true if no address was configured."""
 
     tcp: TcpAddress | None = dataclasses.field(default_factory=TcpAddress)
     any_port: bool = True
@@ -85,7 +85,7 @@ class Config:
     delegate_limits: DelegateLimits = dataclasses.field(default_factory=DelegateLimits)
     event_limits: EventLimits = dataclasses.field(default_factory=EventLimits)
     mcp_limits: McpLimits = dataclasses.field(default_factory=McpLimits)
-    flush: bool = True  # survive a power cut, not only the death of the process
+    flush: bool = True  # survive a power cut, not only a crash of the process
     storage: StorageSettings = dataclasses.field(default_factory=StorageSettings)
     # It may hold secrets.
     document: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -93,8 +93,8 @@ class Config:
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            lacking = "tls_cert" if self.tls_cert is None else "tls_key"
-            raise ConfigError(f"TLS needs {lacking} too: add it to [daemon] in config.toml")
+            missing = "tls_cert" if self.tls_cert is None else "tls_key"
+            raise ConfigError(f"TLS needs {missing} too: add it to [daemon] in config.toml")
         if self.tcp is not None and not self.tcp.is_loopback and self.tls_cert is None:
             raise ConfigError(
                 f"{self.tcp} can be reached from other machines, which needs TLS: set tls_cert and "
@@ -103,12 +103,12 @@ class Config:
 
 
 def load_config(path: Path, *, tcp: str | None = None) -> Config:
-    """Reads `path`, if it exists; `tcp` from the command line wins over what it says."""
+    """Read `path`, if it exists; `tcp` from the command line overrides the file."""
     return parse_config(read_config_file(path), path, tcp=tcp)
 
 
 def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None) -> Config:
-    """The same for a document that was read from `path` already."""
+    """The same for a document that was already read from `path`."""
     daemon = get_section(document, "daemon", path)
     limits = get_section(document, "limits", path)
     storage = get_section(document, "storage", path)
@@ -134,7 +134,7 @@ def parse_config(document: dict[str, Any], path: Path, *, tcp: str | None = None
 
 
 def find_unknown_keys(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is in it and nobody reads; that of [llm] and [[providers]] their room refuses."""
+    """Keys that no package reads. Those of [llm] and [[providers]] are checked by their package."""
     tables = {name: table for name, table in document.items() if isinstance(table, Mapping)}
     return (
         *(f"[{name}]" for name in document if name not in SECTIONS),
@@ -147,9 +147,8 @@ def find_unknown_keys(document: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def describe_unknown_keys(words: Iterable[str], path: Path) -> list[str]:
-    """A sentence for each."""
-    return [f"{path} has {word}, which means nothing here and is ignored" for word in words]
+def describe_unknown_keys(keys: Iterable[str], path: Path) -> list[str]:
+    return [f"{path} has {key}, which means nothing here and is ignored" for key in keys]
 
 
 def get_section(document: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -169,7 +168,7 @@ def parse_tcp(address: object) -> TcpAddress | None:
 
 
 def resolve_file(daemon: dict[str, Any], key: str, path: Path) -> Path | None:
-    """A path from the file; relative ones are relative to it."""
+    """A path from the file; relative paths are relative to its directory."""
     value = daemon.get(key)
     if value is None:
         return None
@@ -178,17 +177,17 @@ def resolve_file(daemon: dict[str, Any], key: str, path: Path) -> Path | None:
     return path.parent / Path(value).expanduser()
 
 
-def parse_durability(given: dict[str, Any], path: Path) -> bool:
-    """Whether appends to files are flushed."""
-    durability = given.get("durability", "fsync")
+def parse_durability(section: dict[str, Any], path: Path) -> bool:
+    """Whether appends to files are fsynced."""
+    durability = section.get("durability", "fsync")
     if durability not in ("fsync", "os"):
         raise ConfigError(f'durability in {path} must be "fsync" or "os", not {durability!r}')
     return bool(durability == "fsync")
 
 
-def parse_storage(given: dict[str, Any], path: Path) -> StorageSettings:
+def parse_storage(section: dict[str, Any], path: Path) -> StorageSettings:
     def number(key: str, least: float, most: float) -> float:
-        value = given.get(key, getattr(StorageSettings(), key))
+        value = section.get(key, getattr(StorageSettings(), key))
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
@@ -201,7 +200,7 @@ def parse_storage(given: dict[str, Any], path: Path) -> StorageSettings:
     if pool != int(pool):
         raise ConfigError(f"pool in [storage] of {path} must be a whole number")
     return StorageSettings(
-        url=parse_url(given.get("url", FILE_URL), path),
+        url=parse_url(section.get("url", FILE_URL), path),
         lease=float(number("lease", 0.5, 3600)),
         pool=int(pool),
         statement_timeout=float(number("statement_timeout", 0.1, 600)),
@@ -209,7 +208,7 @@ def parse_storage(given: dict[str, Any], path: Path) -> StorageSettings:
 
 
 def parse_url(url: object, path: Path) -> str:
-    """It is in no sentence: what is wrong with it may be how its password is written."""
+    """Errors do not quote the url: it may contain a password."""
     where = f"url in [storage] of {path}"
     if not isinstance(url, str) or not (url == FILE_URL or url.startswith(DATABASE_URL_PREFIXES)):
         raise ConfigError(
@@ -221,7 +220,7 @@ def parse_url(url: object, path: Path) -> str:
             "and set PGPASSWORD in the environment, or add ?passfile=PATH"
         )
     try:
-        # What ends an address in the midst of a password ends it for whoever masks it, too.
+        # An unescaped character in the password may end the address early; then it is not masked.
         is_whole = "@" in urlsplit(url).netloc or "@" not in url
     except ValueError:
         is_whole = False
@@ -233,24 +232,24 @@ def parse_url(url: object, path: Path) -> str:
     return url
 
 
-def check_env(given: dict[str, Any], path: Path) -> None:
-    for name, value in given.items():
+def check_env(section: dict[str, Any], path: Path) -> None:
+    for name, value in section.items():
         if not isinstance(value, str) or "\0" in value or not name or "=" in name:
             raise ConfigError(f'{name} in [env] of {path} must be text: write {name} = "..."')
 
 
 def check_owners(owners: object, path: Path) -> None:
-    """A mistake here must not pass: it decides who has all rights."""
-    if not isinstance(owners, list) or not all(isinstance(one, str) and one for one in owners):
+    """Strict, because owners have all rights."""
+    if not isinstance(owners, list) or not all(isinstance(name, str) and name for name in owners):
         raise ConfigError(
             f'owners in [daemon] of {path} must be a list of senders, such as ["alice", "tg:123"]'
         )
 
 
-def parse_limits(kind: type[T], given: dict[str, Any], path: Path) -> T:
-    """Those of one room; the keys of all rooms differ."""
+def parse_limits(kind: type[T], section: dict[str, Any], path: Path) -> T:
+    """The limits of one package; no key is used by two packages."""
     keys = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     try:
-        return kind(**{key: value for key, value in given.items() if key in keys})
+        return kind(**{key: value for key, value in section.items() if key in keys})
     except ValueError as error:
         raise ConfigError(f"[limits] in {path}: {error}") from None

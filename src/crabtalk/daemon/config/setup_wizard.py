@@ -1,4 +1,4 @@
-"""Setup: which provider a person chose, written into config.toml without touching the rest."""
+"""SetupWizard: asks for a provider and writes it into config.toml, keeping the rest as it is."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from crabtalk.model import (
 
 from .progress_bar import DownloadProgress
 
-# What people call them, what they are called here, and where their key usually is.
+# Title, provider kind, and the variable that usually holds the key.
 VENDORS = (
     ("OpenAI, or anything that speaks its API", "openai", "OPENAI_API_KEY"),
     ("Anthropic", "anthropic", "ANTHROPIC_API_KEY"),
@@ -33,7 +33,7 @@ VENDORS = (
 
 
 class SetupWizard:
-    """One walk through the set-up: what options leave open is asked for."""
+    """One run of the setup; asks for everything that the options leave open."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class SetupWizard:
         self._model = model
 
     def run(self) -> str:
-        """Asks, checks that the provider answers, writes. Returns what to say at the end."""
+        """Ask, check that the provider answers, and write. Returns a summary to print."""
         settings = self._read_options() if self._kind is not None else self._ask_provider()
         offered = asyncio.run(self._list_models(settings))
         model = self._model or self._ask_model(settings, offered)
         path = self._root / "config.toml"
-        before = path.read_text() if path.exists() else ""
-        save_config(path, add_provider(before, settings, model))
+        old_text = path.read_text() if path.exists() else ""
+        save_config(path, add_provider(old_text, settings, model))
         return f"{path} now has {settings.name}; {model or 'its first model'} answers by default"
 
     def _read_options(self) -> ProviderSettings:
@@ -74,9 +74,9 @@ class SetupWizard:
         )
 
     def _ask_provider(self) -> ProviderSettings:
-        """A menu: what was found, then the vendors, then the model that needs neither."""
-        found = asyncio.run(self._discover())
-        choices = [(f"{f.settings.name}: {f.reason}", f.settings) for f in found]
+        """A menu of the discovered providers, the vendors, and the local model."""
+        discovered = asyncio.run(self._discover())
+        choices = [(f"{p.settings.name}: {p.reason}", p.settings) for p in discovered]
         choices += [
             (f"{title} (with a key)", ProviderSettings(name=kind, kind=kind))
             for title, kind, _ in VENDORS
@@ -88,7 +88,7 @@ class SetupWizard:
             click.echo(f"  {number}. {title}")
         answer = click.prompt("Number", type=click.IntRange(1, len(choices)), default=1)
         settings = choices[answer - 1][1]
-        if any(settings is candidate.settings for candidate in found):
+        if any(settings is candidate.settings for candidate in discovered):
             return self._reference_key(settings)
         return self._ask_details(settings)
 
@@ -116,7 +116,7 @@ class SetupWizard:
         return replace(settings, base_url=base, api_key=key)
 
     def _reference_key(self, settings: ProviderSettings) -> ProviderSettings:
-        """A discovered key is written as the name of its variable, never as itself."""
+        """Refer to a discovered key by its variable, so that the key itself is not written."""
         variable = settings.source.removeprefix("$")
         return replace(
             settings,
@@ -134,7 +134,7 @@ class SetupWizard:
             await http.close()
 
     async def _list_models(self, settings: ProviderSettings) -> list[str]:
-        """Proves that the provider answers. Raises ApiError with its own words when it does not."""
+        """The provider's models. Raises ApiError with its own message if it does not answer."""
         registry = Registry(models_directory=self._root / "models")
         try:
             registry.add(settings)
@@ -153,9 +153,9 @@ class SetupWizard:
 
 
 def add_provider(text: str, settings: ProviderSettings, model: str) -> str:
-    """`text`, a config.toml, with the provider added or replaced and `model` the default.
+    """Add or replace a provider in `text`, a config.toml, and make `model` the default.
 
-    Everything else in it, comments included, stays as it was.
+    Everything else in it, comments included, stays the same.
     """
     import tomlkit
 
@@ -180,7 +180,7 @@ def add_provider(text: str, settings: ProviderSettings, model: str) -> str:
 
 
 def to_toml_entry(settings: ProviderSettings) -> dict[str, Any]:
-    """What of the settings is worth writing down."""
+    """The settings that are not empty."""
     entry: dict[str, Any] = {"name": settings.name, "kind": settings.kind}
     for key in ("base_url", "api_key", "region", "api_version"):
         if value := getattr(settings, key):
@@ -191,13 +191,13 @@ def to_toml_entry(settings: ProviderSettings) -> dict[str, Any]:
 
 
 def save_config(path: Path, text: str) -> None:
-    """Private from the first byte, because it may hold a key."""
-    from crabtalk.transport import replace_file  # a walk that ends before this has no use for it
+    """Created with mode 0600, because it may hold a key."""
+    from crabtalk.transport import replace_file  # late: not needed if setup is aborted
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace_file(path, text.encode(), 0o600)
 
 
 def make_variable_reference(variable: str, environ: Mapping[str, str] = os.environ) -> str:
-    """`${VAR}` when that is set: the key itself then need not be written down."""
+    """`${VAR}` if that variable is set, so that the key itself is not written; else empty."""
     return f"${{{variable}}}" if variable and environ.get(variable) else ""

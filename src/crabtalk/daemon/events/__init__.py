@@ -1,1 +1,1 @@
-"""Events: the feed to clients, the event bus between agents, and their subscriptions."""
+"""The feed of events to clients, and the event bus between agents with its subscriptions."""

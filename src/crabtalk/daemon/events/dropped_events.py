@@ -1,6 +1,6 @@
-"""Losses: how many events came to nothing for want of room, counted and told, none of them alone.
+"""DroppedEvents: counts and reports the events that were dropped for lack of room.
 
-Thousands may in a second; a line in the log for each would be a second flood.
+There can be thousands in a second, so the log gets a total now and then, not a line for each.
 """
 
 import asyncio
@@ -8,12 +8,12 @@ import logging
 
 log = logging.getLogger(__name__)
 
-# Seconds between two lines of the log about it.
+# Minimum seconds between two log lines about refused events.
 LOG_INTERVAL_SECONDS = 10.0
 
 
 class DroppedEvents:
-    """`refused` were answered with an error; of those `lost` nobody else was told."""
+    """`refused` events were answered with an error; the publishers of `lost` ones got none."""
 
     def __init__(self) -> None:
         self.refused = 0
@@ -33,16 +33,16 @@ class DroppedEvents:
 
     @property
     def problem(self) -> str:
-        """Empty when there were none."""
+        """One sentence about the dropped events; empty if there were none."""
         counts = [(self.refused, "refused"), (self.lost, "lost")]
-        told = " and ".join(f"{count} were {how}" for count, how in counts if count)
-        return told and (
-            f"of the events, {told}, because too many runs waited; publish fewer, or raise "
+        summary = " and ".join(f"{count} were {outcome}" for count, outcome in counts if count)
+        return summary and (
+            f"of the events, {summary}, because too many runs waited; publish fewer, or raise "
             "event_runs and events_waiting in [limits] of config.toml"
         )
 
     def reset(self) -> None:
-        """Begins to count anew. The log keeps how many there were."""
+        """Log the counts and set them to zero."""
         if self.problem:
             log.warning("%s", self.problem)
         self.refused = self.lost = 0

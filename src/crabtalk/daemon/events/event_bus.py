@@ -1,8 +1,8 @@
-"""Bus: an agent runs when something is published that it, or somebody for it, subscribed to.
+"""EventBus: starts the agents that are subscribed to a published event.
 
-A table, matched by exact source, and nothing that routes (RFC 0121). Runs that end publish
-`agent:<name>:done` or `agent:<name>:failed`; anything else comes from outside. What it sets off is
-begun elsewhere, later: publishing takes no longer for it.
+It is a table matched by exact source; it does no routing (RFC 0121). A run that ends publishes
+`agent:<name>:done` or `agent:<name>:failed`; all other events come from clients. The run queue
+starts the runs later, so publishing does not wait for them.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ from .run_queue import EventLimits, EventRunQueue, PublishedEvent
 
 log = logging.getLogger(__name__)
 
-# Problems of a kind that are told; the log has all of them.
+# Problems of one kind that are shown; the log has all of them.
 MAX_PROBLEMS_SHOWN = 10
-# What agents made for one task are called.
+# Name in events of an agent that was created for one task.
 WORKER_NAME = "worker"
 T = TypeVar("T")
 
 
 class SubscriptionStore(Protocol):
-    """Where they are kept. Each call raises StorageError, and has changed nothing then.
+    """Stores the subscriptions. A call that raises StorageError has changed nothing.
 
-    Callers take care that no two calls overlap.
+    Callers must not let two calls overlap.
     """
 
-    is_shared: bool  # others change them too
+    is_shared: bool  # other daemons change them too
 
     async def load(self) -> list[Subscription]: ...
 
     async def list_for_source(self, source: str) -> list[Subscription]:
-        """Those of one source, as they are now."""
+        """The subscriptions to one source, as they are now."""
         ...
 
     async def add(
@@ -44,25 +44,25 @@ class SubscriptionStore(Protocol):
     ) -> Subscription: ...
 
     async def remove(self, ids: Collection[int]) -> set[int]:
-        """Those that were there. Whoever removed one has it to themselves."""
+        """Remove those that exist, and return their ids. Each id is returned to one caller only."""
         ...
 
 
 class EventBus:
-    """`once` is at most once: such a subscription is struck off, on disk, before it is fired.
+    """`once` means at most once: the subscription is removed on disk before it is fired.
 
-    A crash in between loses that firing. The other way round it would be repeated, and an agent
-    that does twice what it was to do once can do harm that nobody asked for.
+    A crash in between loses the firing. The other order could fire it twice, and an agent that
+    repeats an action can do harm.
     """
 
     def __init__(
         self,
-        file: SubscriptionStore,
+        store: SubscriptionStore,
         runtime: Callable[[], Runtime],
         limits: EventLimits | None = None,
         is_owner: Callable[[str], bool] = lambda sender: False,
     ) -> None:
-        self._store = file
+        self._store = store
         self._is_owner = is_owner
         self._runtime = runtime
         self._limits = limits or EventLimits()
@@ -71,22 +71,21 @@ class EventBus:
         self._table: dict[int, Subscription] = {}
         self._sources: dict[str, list[Subscription]] = {}
         self._lock = asyncio.Lock()
-        self._pending_once: list[
-            tuple[PublishedEvent, list[Subscription]]
-        ] = []  # to be struck off and fired
-        self._removal_task: asyncio.Task[None] | None = None  # that has not begun to
+        # `once` subscriptions to remove from the store and then fire.
+        self._pending_once: list[tuple[PublishedEvent, list[Subscription]]] = []
+        self._removal_task: asyncio.Task[None] | None = None  # one that has not started to remove
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._store_error = ""  # with the file
-        self._cycles: dict[str, str] = {}  # by source
+        self._store_error = ""
+        self._cycles: dict[str, str] = {}  # source to a sentence about it
         self._closed = False
 
     # ── Subscriptions ───────────────────────────────────────────────────────────────────────
 
     async def load(self) -> None:
-        """Reads them anew. Those in force stay when that fails, which is a problem to be shown."""
+        """Read the subscriptions again. On failure the old ones stay, and `problems` says so."""
         async with self._lock:
             try:
-                found = await self._store.load()
+                subscriptions = await self._store.load()
             except StorageError as error:
                 self._store_error = str(error)
                 log.error("%s", error)  # noqa: TRY400 - a sentence for a person
@@ -94,16 +93,16 @@ class EventBus:
             self._store_error = ""
             self._cycles.clear()
             self.dropped_events.reset()
-            self._replace_subscriptions(found)
+            self._replace_subscriptions(subscriptions)
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        return sorted(self._table.values(), key=lambda one: one.id)
+        return sorted(self._table.values(), key=lambda subscription: subscription.id)
 
     async def subscribe(
         self, source: str, target_agent: str, *, once: bool, created_by: str = ""
     ) -> Subscription:
-        """On disk when it returns. Raises BusyError and StorageError. Cancelled, it goes on."""
+        """On disk when it returns. Raises BusyError and StorageError. Completes when cancelled."""
         work = self._subscribe(source, target_agent, once, created_by)
         return await asyncio.shield(self._spawn(work))
 
@@ -122,7 +121,7 @@ class EventBus:
             return new
 
     async def unsubscribe(self, number: int) -> bool:
-        """False when there is none. Raises StorageError. Cancelled, it goes on."""
+        """False if there was none. Raises StorageError. Completes when cancelled."""
         return await asyncio.shield(self._spawn(self._unsubscribe(number)))
 
     async def _unsubscribe(self, number: int) -> bool:
@@ -131,59 +130,59 @@ class EventBus:
             removed = await self._store.remove([number])
             is_known = number in self._table
             self._remove_subscriptions([number])
-            self._cycles.clear()  # it may have been what closed one
+            self._cycles.clear()  # it may have closed a cycle
             return bool(removed) or is_known
 
     async def _reload_after_failure(self) -> None:
-        """After trouble with the file, what it says now comes first. Raises StorageError."""
+        """If the store failed before, read it again first. Raises StorageError."""
         if self._store_error:
             self._replace_subscriptions(await self._store.load())
             self._store_error = ""
 
     def _replace_subscriptions(self, subscriptions: Iterable[Subscription]) -> None:
         self._table, self._sources = {}, {}
-        for one in subscriptions:
-            self._add_subscription(one)
+        for subscription in subscriptions:
+            self._add_subscription(subscription)
 
-    def _add_subscription(self, one: Subscription) -> None:
-        self._remove_subscriptions([one.id])
-        self._table[one.id] = one
-        self._sources.setdefault(one.source, []).append(one)
+    def _add_subscription(self, subscription: Subscription) -> None:
+        self._remove_subscriptions([subscription.id])
+        self._table[subscription.id] = subscription
+        self._sources.setdefault(subscription.source, []).append(subscription)
 
     def _remove_subscriptions(self, ids: Iterable[int]) -> None:
         for number in ids:
-            if (one := self._table.pop(number, None)) is not None:
-                left = [other for other in self._sources[one.source] if other.id != number]
+            if (subscription := self._table.pop(number, None)) is not None:
+                left = [other for other in self._sources[subscription.source] if other.id != number]
                 if left:
-                    self._sources[one.source] = left
+                    self._sources[subscription.source] = left
                 else:
-                    del self._sources[one.source]
+                    del self._sources[subscription.source]
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────
 
     async def publish(self, source: str, payload: str) -> None:
-        """From outside. Returns when all it sets off is scheduled, which may be nothing.
+        """Publish an event from a client. Returns when all runs it starts are queued, if any.
 
-        Raises BusyError, when nothing was; and StorageError, when a `once` could not be struck off
-        and was not fired for that. Cancelled, it goes on.
+        Raises BusyError if nothing was queued, and StorageError if a `once` subscription could not
+        be removed and so was not fired. Completes when cancelled.
         """
         try:
             if self._store.is_shared:
                 await self._refresh_source(source)
-            striking = self._dispatch(PublishedEvent(source, payload))
+            removal = self._dispatch(PublishedEvent(source, payload))
         except BusyError as error:
             self.dropped_events.count_refused(error)
             raise
-        if striking is not None:
-            await asyncio.shield(striking)
+        if removal is not None:
+            await asyncio.shield(removal)
 
     def on_run_done(self, run: Run, done: Done) -> None:
-        """A run is over. Nothing of what it sets off comes back to it."""
+        """Publish the end of a run. Errors are counted and logged, not raised."""
         if run.is_guest:
             return
-        # One made for a task has a name that nobody can know.
-        is_made = run.parent is not None and run.pair.agent not in self._runtime().agents
-        name = WORKER_NAME if is_made else run.pair.agent
+        # The name of an agent created for a task is random, so it cannot be subscribed to.
+        is_worker = run.parent is not None and run.pair.agent not in self._runtime().agents
+        name = WORKER_NAME if is_worker else run.pair.agent
         kind, payload = describe_outcome(done)
         event = PublishedEvent(f"agent:{name}:{kind}", payload, run.event_depth + 1, run.origin)
         if self._store.is_shared:
@@ -195,7 +194,7 @@ class EventBus:
         try:
             await self._refresh_source(event.source)
         except StorageError as error:
-            log.warning("who wants %.80r is not known for sure: %s", event.source, error)
+            log.warning("the subscriptions to %.80r may be out of date: %s", event.source, error)
         self._publish_run_event(event)
 
     def _publish_run_event(self, event: PublishedEvent) -> None:
@@ -205,16 +204,22 @@ class EventBus:
             self.dropped_events.count_lost(event.source, error)
 
     async def _refresh_source(self, source: str) -> None:
-        """Who subscribed to it elsewhere a moment ago, or does no more. Raises StorageError."""
+        """Pick up changes that other daemons made to a source. Raises StorageError."""
         async with self._lock:
-            due = {one.id for _, once in self._pending_once for one in once}
-            found = [one for one in await self._store.list_for_source(source) if one.id not in due]
-            self._remove_subscriptions([one.id for one in self._sources.get(source, [])])
-            for one in found:
-                self._add_subscription(one)
+            due = {subscription.id for _, once in self._pending_once for subscription in once}
+            current = [
+                subscription
+                for subscription in await self._store.list_for_source(source)
+                if subscription.id not in due
+            ]
+            self._remove_subscriptions(
+                [subscription.id for subscription in self._sources.get(source, [])]
+            )
+            for subscription in current:
+                self._add_subscription(subscription)
 
     def _dispatch(self, event: PublishedEvent) -> asyncio.Task[None] | None:
-        """To all who match, at once; for those who want it once, what is still to be done."""
+        """Queue the matching runs. Returns the task that fires the `once` subscriptions, if any."""
         matching = self._sources.get(event.source)
         if not matching or self._closed:
             return None
@@ -222,60 +227,64 @@ class EventBus:
             self._report_cycle(event, matching)
             return None
         self.run_queue.require_room(event, len(matching))
-        once = [one for one in matching if one.once]
+        once_subscriptions = [subscription for subscription in matching if subscription.once]
         self.run_queue.add(
-            event, self._list_targets(event, [one for one in matching if not one.once])
+            event,
+            self._list_targets(
+                event, [subscription for subscription in matching if not subscription.once]
+            ),
         )
-        if not once:
+        if not once_subscriptions:
             return None
-        # At once, for the next event: else each of many would have to look into the file.
-        self._remove_subscriptions([one.id for one in once])
-        self._pending_once.append((event, once))
+        # Removed from memory now, so that the next event does not have to read the store.
+        self._remove_subscriptions([subscription.id for subscription in once_subscriptions])
+        self._pending_once.append((event, once_subscriptions))
         if self._removal_task is None:
             self._removal_task = self._spawn(self._remove_once_subscriptions())
         return self._removal_task
 
     async def _remove_once_subscriptions(self) -> None:
-        """Whatever is due by the time the file is free, in one change of it."""
+        """Remove all pending `once` subscriptions from the store in one change, then fire them."""
         async with self._lock:
             due, self._pending_once, self._removal_task = self._pending_once, [], None
             if self._closed:
-                return  # the file still has them, for the next daemon
-            struck = [one for _, once in due for one in once]
+                return  # the store still has them, for the next daemon
+            removing = [subscription for _, once in due for subscription in once]
             try:
                 await self._reload_after_failure()
-                removed = await self._store.remove([one.id for one in struck])
+                removed = await self._store.remove([subscription.id for subscription in removing])
             except StorageError as error:
-                for one in struck:
-                    self._add_subscription(one)
+                for subscription in removing:
+                    self._add_subscription(subscription)
                 self._store_error = str(error)
                 for event, _ in due:
                     log.error("%.80r was not fired: %s", event.source, error)  # noqa: TRY400
                 raise
-            self._remove_subscriptions(
-                one.id for one in struck
-            )  # a reload may have read them again
+            # A reload may have read them again.
+            self._remove_subscriptions(subscription.id for subscription in removing)
         if not self._closed:
             for event, once in due:
-                # One that was not there any more is somebody else's, who took it out of the file;
-                # or an earlier event's, if a reload has read it again in between.
-                mine = [one for one in once if one.id in removed]
-                removed -= {one.id for one in mine}
+                # Skip those that are gone: another daemon or a person removed them, or an earlier
+                # event fired them and a reload read them again in between.
+                mine = [subscription for subscription in once if subscription.id in removed]
+                removed -= {subscription.id for subscription in mine}
                 self.run_queue.add(event, self._list_targets(event, mine))
 
     def _list_targets(
         self, event: PublishedEvent, subscriptions: Iterable[Subscription]
     ) -> list[tuple[str, str]]:
-        """Whom an event runs, and in whose name: whoever set the subscription up, unless the event
-        comes of a run of somebody who is not the owner. Then it is theirs."""
+        """The agents that an event starts, each with the sender it acts for: the creator of the
+        subscription, or the origin of the event if that is not the owner."""
         is_foreign = bool(event.origin) and not self._is_owner(event.origin)
         return [
-            (one.target_agent, event.origin if is_foreign else one.created_by)
-            for one in subscriptions
+            (subscription.target_agent, event.origin if is_foreign else subscription.created_by)
+            for subscription in subscriptions
         ]
 
     def _report_cycle(self, event: PublishedEvent, matching: list[Subscription]) -> None:
-        names = ", ".join(sorted({one.target_agent for one in matching})[:MAX_PROBLEMS_SHOWN])
+        names = ", ".join(
+            sorted({subscription.target_agent for subscription in matching})[:MAX_PROBLEMS_SHOWN]
+        )
         sentence = (
             f"events seem to go in circles: after {self._limits.event_depth} in a row, "
             f"{event.source} was not passed on to {names}; unsubscribe what closes the circle, or "
@@ -290,20 +299,21 @@ class EventBus:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with subscriptions, a sentence each."""
+        """What is wrong with subscriptions, one sentence each."""
         agents = self._runtime().agents
-        nobody: dict[str, Subscription] = {}
-        for one in self._table.values():
-            if one.target_agent not in agents:
-                nobody.setdefault(one.target_agent, one)
+        without_agent: dict[str, Subscription] = {}
+        for subscription in self._table.values():
+            if subscription.target_agent not in agents:
+                without_agent.setdefault(subscription.target_agent, subscription)
         return [
             *([self._store_error] if self._store_error else []),
             *self._cycles.values(),
             *([self.dropped_events.problem] if self.dropped_events.problem else []),
             *(
-                f"subscription {one.id} to {one.source[:80]!r} is for {name[:80]!r}, but no agent "
-                "is called that; unsubscribe it, or give an agent that name"
-                for name, one in list(nobody.items())[:MAX_PROBLEMS_SHOWN]
+                f"subscription {subscription.id} to {subscription.source[:80]!r} is for "
+                f"{name[:80]!r}, but no agent is called that; unsubscribe it, or give an agent "
+                "that name"
+                for name, subscription in list(without_agent.items())[:MAX_PROBLEMS_SHOWN]
             ),
         ]
 
@@ -318,20 +328,20 @@ class EventBus:
         }
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A change is made to its end, whoever asked for it."""
+        """Run a change to its end, even if the caller is cancelled."""
         task = asyncio.ensure_future(work)
 
-        def over(task: asyncio.Task[T]) -> None:
+        def on_done(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
             if not task.cancelled():
-                task.exception()  # whoever waits has it; the log has what nobody waits for
+                task.exception()  # raised in the caller, or logged before; no warning at exit
 
         self._tasks.add(task)
-        task.add_done_callback(over)
+        task.add_done_callback(on_done)
         return task
 
     async def close(self) -> None:
-        """Fires nothing more; changes in hand are made."""
+        """Fire nothing more; changes that have begun are completed."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(list(self._tasks))
@@ -340,7 +350,7 @@ class EventBus:
 
 
 def describe_outcome(done: Done) -> tuple[str, str]:
-    """How a run ended, as an event says it: a result, or a sentence on why there is none."""
+    """The event kind and payload for the end of a run: its result, or why there is none."""
     match done.reason:
         case StopReason.COMPLETED | StopReason.LENGTH | StopReason.NO_ACTION if done.text:
             return "done", done.text

@@ -1,7 +1,7 @@
-"""Feed: what agents do, told to whoever subscribed. It never slows a run down.
+"""Feed: sends the events of all runs to its subscribers. It never slows a run down.
 
-Each subscriber has a queue of its own. One that falls behind misses elements, and is told how many
-with the next one it gets.
+Each subscriber has its own bounded queue. A subscriber that falls behind misses events; the next
+one it gets says how many.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ from .stream_events import WIRE_STOP_REASONS, to_ask_event, to_call_infos, to_to
 if TYPE_CHECKING:
     from crabtalk.daemon.fleet.feed_relay import FeedRelay
 
-# Kinds from here on go to those only who asked for all of them.
+# Kinds from here on go only to subscribers that asked for all kinds.
 FIRST_OPTIONAL_KIND = 101
-# What is shown of a tool's output, in bytes: to anybody, and to those who asked for all kinds.
+# Bytes of a tool's output to show: to any subscriber, and to those that asked for all kinds.
 SHORT_OUTPUT_BYTES = 2048
 LONG_OUTPUT_BYTES = 16 * 1024
 TRUNCATION_MARK = "…[truncated]"
@@ -53,9 +53,9 @@ TRUNCATION_MARK = "…[truncated]"
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:
-    # Subscribers at once; the next one is refused.
+    # Concurrent subscribers; the next one is refused.
     feeds: int = 256
-    # Elements one may be behind before it misses some.
+    # Events that may wait for a subscriber before it misses some.
     feed_events: int = 1024
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class FeedLimits:
 
 
 class FeedSubscriber:
-    """One reader's queue."""
+    """A subscriber's filter and queue."""
 
     __slots__ = ("_agent", "_bound", "_missed", "_queue", "_waiting", "all_kinds", "sender")
 
@@ -85,7 +85,7 @@ class FeedSubscriber:
         return self._agent in ("", agent) and self.sender in ("", sender)
 
     def offer_remote(self, message: wire.AgentEventMsg) -> None:
-        """Of a run in another daemon, if it is wanted."""
+        """Queue an event of a run in another daemon, if it matches."""
         if not self._matches(message.agent, message.sender, is_guest=bool(message.guest)):
             return
         if not self.all_kinds and len(message.tool_output) > SHORT_OUTPUT_BYTES:
@@ -122,18 +122,18 @@ class Feed:
         self._limits = limits
         self.clock = clock
         self._subscribers: set[FeedSubscriber] = set()
-        self.relay: FeedRelay | None = None  # to other daemons
+        self.relay: FeedRelay | None = None  # to and from other daemons
 
     def __len__(self) -> int:
         return len(self._subscribers)
 
     def publish(self, run: Run, event: Event) -> None:
-        """Costs next to nothing while nobody listens."""
-        far = self.relay.find_interested(run.pair) if self.relay is not None else ()
-        if self.relay is not None and far:
+        """Cheap while there are no subscribers."""
+        interested = self.relay.find_interested(run.pair) if self.relay is not None else ()
+        if self.relay is not None and interested:
             if (message := to_agent_event(run, event, self.clock)) is None:
                 return
-            self.relay.send(far, message)
+            self.relay.send(interested, message)
         if not self._subscribers:
             return
         messages: dict[bool, wire.AgentEventMsg] = {}
@@ -148,18 +148,20 @@ class Feed:
                 subscriber.offer(message)
 
     def is_watched(self, run: Run, by_owner: bool = False) -> bool:
-        """Whether anybody follows all that a run does, here or through another daemon, and so
-        could answer what it asks. With `by_owner`, a program of the owner's: one that follows a
-        single sender is a gateway, which serves that sender."""
+        """Whether a subscriber here or at another daemon follows all events of a run, and so could
+        answer its questions. With `by_owner`, only programs of the owner count: a subscriber that
+        follows a single sender is a gateway, which serves that sender."""
         if any(
-            one.all_kinds and one.matches_run(run) and not (by_owner and one.sender)
-            for one in self._subscribers
+            subscriber.all_kinds
+            and subscriber.matches_run(run)
+            and not (by_owner and subscriber.sender)
+            for subscriber in self._subscribers
         ):
             return True
         return self.relay is not None and bool(self.relay.find_interested(run.pair))
 
     def publish_mode_change(self, pair: Pair, mode: str) -> None:
-        """The permission mode of a conversation was changed."""
+        """Report that the permission mode of a conversation was changed."""
         message = wire.AgentEventMsg(
             agent=pair.agent,
             sender=pair.sender,
@@ -167,12 +169,12 @@ class Feed:
             content=mode,
             timestamp=self.clock.now(),
         )
-        if self.relay is not None and (far := self.relay.find_interested(pair)):
-            self.relay.send(far, message)
+        if self.relay is not None and (interested := self.relay.find_interested(pair)):
+            self.relay.send(interested, message)
         self.publish_remote(message)
 
     def publish_remote(self, message: wire.AgentEventMsg) -> None:
-        """Of a run in another daemon."""
+        """Publish an event of a run in another daemon."""
         for subscriber in self._subscribers:
             subscriber.offer_remote(message)
 
@@ -184,8 +186,8 @@ class Feed:
         all_kinds: bool = False,
         waiting: Iterable[tuple[Run, AskUser]] = (),
     ) -> AsyncGenerator[wire.AgentEventMsg, None]:
-        """Everything from now on, until it is closed. First, with all kinds, what `waiting` runs
-        have asked: whoever was asked may be gone."""
+        """All events from now on, until it is closed. With all kinds, the open questions in
+        `waiting` come first: the client that got them may be gone."""
         if len(self._subscribers) >= self._limits.feeds:
             raise UnavailableError(f"{len(self._subscribers)} feeds are open already; close one")
         subscriber = FeedSubscriber(agent, sender, self._limits.feed_events, all_kinds=all_kinds)
@@ -210,7 +212,7 @@ class Feed:
 def to_agent_event(
     run: Run, event: Event, clock: Clock, *, whole: bool = True
 ) -> wire.AgentEventMsg | None:
-    """None for what a feed does not show. Not `whole`, outputs are cut short."""
+    """None for events that a feed does not show. Tool outputs are shorter unless `whole`."""
     message = wire.AgentEventMsg(
         agent=run.pair.agent, sender=run.pair.sender, timestamp=clock.now(), run_id=run.id
     )
@@ -288,12 +290,12 @@ def add_usage(message: wire.AgentEventMsg, usage: Usage | None) -> None:
 
 
 def describe_call(call: ToolCall) -> str:
-    """A call in a few words: its name, and for a shell what it is to do."""
+    """The name of a call, and for bash the first line of its command."""
     if call.name != "bash":
         return call.name
     try:
         command = json.loads(call.arguments)["command"]
-        # Escapes in JSON can spell what UTF-8, and so the wire, cannot.
+        # JSON escapes can spell lone surrogates, which UTF-8, and so the wire, cannot encode.
         return f"bash({command.splitlines()[0].encode(errors='replace').decode()})"
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return call.name

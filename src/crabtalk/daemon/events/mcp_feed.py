@@ -1,7 +1,7 @@
-"""McpFeed: what happens to MCP servers, told to whoever subscribed. It never holds a server up.
+"""McpFeed: sends state changes of MCP servers to its subscribers. It never delays a server.
 
-A subscriber that falls behind misses the oldest of what waits for it; states are told whole, so
-that what it hears last of each server is true.
+A subscriber that falls behind misses the oldest events. Each event has the whole state of its
+server, so the last one of each server is always right.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class McpFeed:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def publish(self, happened: PeerStateChanged) -> None:
-        message = self._to_message(happened)
+    def publish(self, change: PeerStateChanged) -> None:
+        message = self._to_message(change)
         for queue in self._queues:
             queue.append(message)
         self._wake_subscribers()
@@ -42,10 +42,12 @@ class McpFeed:
     async def subscribe(
         self, present: Iterable[PeerStateChanged]
     ) -> AsyncGenerator[wire.McpEventMsg, None]:
-        """`present` comes first, as if it happened now; then everything, until it is closed."""
+        """First the `present` states, with the current time; then all changes, until closed."""
         if len(self._queues) >= self._limits.feeds:
             raise UnavailableError(f"{len(self._queues)} feeds are open already; close one")
-        queue = deque((self._to_message(one) for one in present), maxlen=self._limits.feed_events)
+        queue = deque(
+            (self._to_message(state) for state in present), maxlen=self._limits.feed_events
+        )
         self._queues.append(queue)
         try:
             while True:
@@ -53,18 +55,18 @@ class McpFeed:
                     yield queue.popleft()
                 await self._published.wait()
         finally:
-            self._queues = [one for one in self._queues if one is not queue]
+            self._queues = [other for other in self._queues if other is not queue]
 
     def _wake_subscribers(self) -> None:
         self._published.set()
         self._published = asyncio.Event()
 
-    def _to_message(self, happened: PeerStateChanged) -> wire.McpEventMsg:
+    def _to_message(self, change: PeerStateChanged) -> wire.McpEventMsg:
         return wire.McpEventMsg(
-            kind=EVENT_KINDS[happened.status],
-            name=happened.name,
-            tools=happened.tools,
-            error=happened.error,
+            kind=EVENT_KINDS[change.status],
+            name=change.name,
+            tools=change.tools,
+            error=change.error,
             timestamp=self._clock.now(),
-            agent=happened.agent,
+            agent=change.agent,
         )

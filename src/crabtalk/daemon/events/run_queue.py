@@ -1,8 +1,8 @@
-"""Firings: the runs that published events set off, and those that wait to begin.
+"""EventRunQueue: runs started by published events, and those that wait to start.
 
-A target's conversation with a source runs its firings one at a time, in the order of the events,
-and takes no more than one of the places there are: one that is slow holds up itself. Nothing here
-is kept: what waits when the process ends is lost (RFC 0121: no durability, best effort).
+The runs of one target and source go one at a time, in the order of the events, so a slow one
+delays only itself. Nothing here is stored: waiting runs are lost when the process ends
+(RFC 0121: no durability, best effort).
 """
 
 import asyncio
@@ -26,22 +26,22 @@ from .dropped_events import DroppedEvents
 
 log = logging.getLogger(__name__)
 
-# Runs begun in one go, before others have their turn.
+# Runs started at once, before other tasks of the loop run.
 BATCH_SIZE = 16
-# Seconds until an engine that was too busy is asked again, and after which it no longer is.
+# Seconds between two tries when the engine is too busy, and until waiting runs are dropped.
 RETRY_SECONDS = 0.25
-PATIENCE = 60.0
+BUSY_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    # Standing subscriptions; the next one is refused.
+    # Active subscriptions; the next one is refused.
     subscriptions: int = 1024
-    # Events in a row, each set off by the run before it.
+    # Length of a chain of events, each published by the run that the last one started.
     event_depth: int = 8
-    # Runs set off by events at once; the others wait.
+    # Concurrent runs started by events; the others wait.
     event_runs: int = 64
-    # Runs that may wait, and bytes of the payloads they wait with.
+    # Runs that may wait, and the total bytes of their payloads.
     events_waiting: int = 16384
     event_bytes: int = 64 * 1024 * 1024
 
@@ -50,30 +50,30 @@ class EventLimits:
 
 
 class PublishedEvent(msgspec.Struct):
-    """An event. `depth` counts the events that led to it, and itself."""
+    """`depth` is its position in a chain of events, from 1."""
 
     source: str
     payload: str
     depth: int = 1
-    origin: str = ""  # of the run that published it; empty: it came from outside
-    waiting: int = 0  # firings of it that have not begun
+    origin: str = ""  # of the run that published it; empty if a client did
+    waiting: int = 0  # its runs that have not started
 
     @property
     def content(self) -> str:
-        """What its targets are told. Models refuse to be told nothing."""
+        """The message for the targets. Models refuse empty messages."""
         return self.payload if self.payload.strip() else self.source
 
 
 class EventRunQueue:
     def __init__(
-        self, runtime: Callable[[], Runtime], limits: EventLimits, losses: DroppedEvents
+        self, runtime: Callable[[], Runtime], limits: EventLimits, dropped_events: DroppedEvents
     ) -> None:
         self._runtime = runtime
         self._limits = limits
-        self._dropped_events = losses
-        # Of each that waits or runs: events, and in whose name each runs.
+        self._dropped_events = dropped_events
+        # By conversation: its waiting events, each with the sender it acts for.
         self._queues: dict[Pair, deque[tuple[PublishedEvent, str]]] = {}
-        self._ready: deque[Pair] = deque()  # those of them that could begin
+        self._ready: deque[Pair] = deque()  # conversations whose next run may start
         self._running: dict[Pair, asyncio.Task[object]] = {}
         self._queued_bytes = 0
         self._timer: asyncio.Handle | None = None
@@ -85,7 +85,7 @@ class EventRunQueue:
         return len(self._running)
 
     def require_room(self, event: PublishedEvent, count: int) -> None:
-        """Raises BusyError when so many firings of an event are too many."""
+        """Raises BusyError when there is no room for `count` runs of an event."""
         if (
             self.waiting + count > self._limits.events_waiting
             or self._queued_bytes + len(event.payload) > self._limits.event_bytes
@@ -95,9 +95,9 @@ class EventRunQueue:
             )
 
     def add(self, event: PublishedEvent, targets: Iterable[tuple[str, str]]) -> None:
-        """Begins them soon, never at once: whoever publishes does not wait, and hears no error.
+        """Start runs soon, but not in this call: the publisher does not wait and gets no error.
 
-        `targets` are agents, each with the sender in whose name it runs.
+        `targets` are agents, each with the sender it acts for.
         """
         for target, origin in targets:
             pair = Pair(target, f"event:{event.source}")
@@ -118,7 +118,7 @@ class EventRunQueue:
         self._timer = None
         for _ in range(BATCH_SIZE):
             if not self._ready or self.running >= self._limits.event_runs:
-                return  # the end of a run goes on from here
+                return  # scheduled again when a run ends
             pair = self._ready.popleft()
             if not self._start(pair, *self._queues[pair][0]):
                 self._ready.appendleft(pair)
@@ -127,14 +127,14 @@ class EventRunQueue:
         self._schedule()
 
     def _start(self, pair: Pair, event: PublishedEvent, origin: str) -> bool:
-        """False when the engine is too busy."""
+        """False if the engine is too busy."""
         run: Run | None = None
         try:
             run = self._runtime().start(
                 pair.agent,
                 event.content,
                 sender=pair.sender,
-                verbatim=True,  # what another agent said is nobody's command
+                verbatim=True,  # text of another agent is not a command
                 detached=True,
                 attended=False,
                 origin=origin,
@@ -145,7 +145,7 @@ class EventRunQueue:
                 return False
             self._dropped_events.count_lost(event.source, f"{pair.agent} was not told: {error}")
         except UnknownAgentError as error:
-            log.warning("the event %.80r finds nobody: %s", event.source, error)
+            log.warning("the event %.80r has no agent to run: %s", event.source, error)
         except Exception:
             log.exception("the event %.80r could not be told to %.80r", event.source, pair.agent)
             self._dropped_events.lost += 1
@@ -164,7 +164,7 @@ class EventRunQueue:
         if self._busy_since is None:
             self._busy_since = now
             log.warning("runs that events set off have to wait: %s", error)
-        return now - self._busy_since < PATIENCE
+        return now - self._busy_since < BUSY_TIMEOUT_SECONDS
 
     def _remove_first(self, pair: Pair) -> None:
         event, _ = self._queues[pair].popleft()
@@ -173,17 +173,17 @@ class EventRunQueue:
         self._queued_bytes -= 0 if event.waiting else len(event.payload)
 
     def _on_run_over(self, pair: Pair) -> None:
-        """Its next one has a turn after those of all others."""
+        """The next run of this conversation starts after those of all others."""
         self._running.pop(pair, None)
-        line = self._queues.get(pair)
-        if line:
+        queue = self._queues.get(pair)
+        if queue:
             self._ready.append(pair)
-        elif line is not None:
+        elif queue is not None:
             del self._queues[pair]
         self._schedule()
 
     async def close(self) -> None:
-        """Begins no more. What runs is the engine's."""
+        """Start no more runs. The engine ends those that are running."""
         if self.waiting:
             log.warning("%d runs that events set off did not begin, and will not", self.waiting)
         self._queues.clear()

@@ -1,4 +1,4 @@
-"""A run's events as the wire streams them."""
+"""Converts the events of a run to the stream messages of the wire."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -37,13 +37,13 @@ MAX_WIRE_COUNT = 2**32 - 1
 
 
 def to_stream_event(event: Event) -> wire.StreamEvent | None:
-    """None for what a stream does not show."""
+    """None for events that a stream does not show."""
     convert = CONVERSIONS.get(type(event))
     return convert(event) if convert is not None else None
 
 
 def to_chunk(event: TextDelta) -> wire.StreamEvent:
-    # Of all events by far the most, and filled in place it costs half of what two messages do.
+    # By far the most frequent event. Filling it in place costs half of building two messages.
     message = wire.StreamEvent()
     message.chunk.content = event.text
     return message
@@ -137,7 +137,7 @@ def to_call_infos(calls: Iterable[ToolCall]) -> list[wire.ToolCallInfo]:
 
 
 def to_token_usage(usage: Usage | None) -> wire.TokenUsage | None:
-    """A vendor may report what the wire cannot hold; better the largest number than none."""
+    """Counts that the wire cannot hold become the largest it can, rather than none."""
     if usage is None:
         return None
 

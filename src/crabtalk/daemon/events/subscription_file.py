@@ -1,8 +1,7 @@
-"""Subscriptions: who runs when what is published, kept in `events/subscriptions.toml`.
+"""SubscriptionFile: stores event subscriptions in `events/subscriptions.toml`.
 
-The file is a person's as much as ours: a change touches the table it is about and no other,
-comments included, and a file that cannot be read is left as it is. It knows nothing of agents and
-runs.
+People edit this file too: a change touches only the table it is about and that table's comments,
+and a file that cannot be parsed is not changed. It knows nothing of agents and runs.
 """
 
 import asyncio
@@ -21,46 +20,44 @@ from crabtalk.transport import remove_stale_temporary_files, replace_file
 
 TABLE_NAME = "subscription"
 FIELD_TYPES: dict[str, type] = {"id": int, "source": str, "target_agent": str, "once": bool}
-# Who set it up. Files of earlier versions do not say: then it is a stranger.
+# The sender that created it. Files of earlier versions lack it: then it counts as a stranger.
 CREATOR_FIELD = "created_by"
-TOML_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # TOML's lines, which are fewer than Python's
+TOML_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # TOML has fewer line endings than str.splitlines
 T = TypeVar("T")
 
 
 class ParsedSubscriptions(msgspec.Struct, frozen=True):
-    """What a text says, and what that means."""
+    """The file's text, its parsed document and the subscriptions in it."""
 
     text: str = ""
     document: dict[str, Any] = msgspec.field(default_factory=dict)
-    found: tuple[Subscription, ...] = ()
-    # Its tables are written as ours are, so that one more can stand at its end.
+    subscriptions: tuple[Subscription, ...] = ()
+    # Its tables have our format, so that another can be appended without a check.
     is_appendable: bool = False
 
 
 class SubscriptionFile:
-    """A home's own. A storage that many daemons share has a table in its place.
+    """The SubscriptionStore of one home. A storage that several daemons share uses a table instead.
 
-    Callers take care that no two calls overlap. Each raises StorageError, and has changed nothing
-    then. Cancelled, a call goes on.
+    Callers must not let two calls overlap. A call that raises StorageError has changed nothing.
+    Calls complete when cancelled.
     """
 
     is_shared = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._parsed = (
-            ParsedSubscriptions()
-        )  # as it was last read or written; a text that is the same says so
-        self._last_id = (
-            0  # the highest number given out: one that was removed is not given out again
-        )
+        # As last read or written; not parsed again while the text is the same.
+        self._parsed = ParsedSubscriptions()
+        # The highest id assigned so far: ids of removed subscriptions are not used again.
+        self._last_id = 0
 
     async def load(self) -> list[Subscription]:
-        """All there are; none without a file."""
+        """All subscriptions; none if there is no file."""
         return await self._run_in_thread(self._load)
 
     async def list_for_source(self, source: str) -> list[Subscription]:
-        return [one for one in await self.load() if one.source == source]
+        return [subscription for subscription in await self.load() if subscription.source == source]
 
     async def add(
         self, source: str, target_agent: str, *, once: bool, created_by: str = ""
@@ -68,11 +65,11 @@ class SubscriptionFile:
         return await self._run_in_thread(lambda: self._add(source, target_agent, once, created_by))
 
     async def remove(self, ids: Collection[int]) -> set[int]:
-        """Those that were there. Whoever removed one has it to themselves."""
+        """Remove those that exist, and return their ids. Each id is returned to one caller only."""
         return await self._run_in_thread(lambda: self._remove(ids))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
-        def told() -> T:
+        def run() -> T:
             try:
                 return work()
             except OSError as error:
@@ -80,44 +77,54 @@ class SubscriptionFile:
                     f"cannot use {self._path}: {error.strerror}; check the disk and its rights"
                 ) from None
 
-        return await asyncio.to_thread(told)
+        return await asyncio.to_thread(run)
 
     def _load(self) -> list[Subscription]:
         remove_stale_temporary_files(self._path.parent)
-        found = self._read().found
-        self._last_id = max([self._last_id, *(one.id for one in found)])
-        return list(found)
+        subscriptions = self._read().subscriptions
+        self._last_id = max([self._last_id, *(subscription.id for subscription in subscriptions)])
+        return list(subscriptions)
 
     def _add(self, source: str, target_agent: str, once: bool, created_by: str) -> Subscription:
-        now = self._read()
-        number = max([self._last_id, *(one.id for one in now.found)]) + 1
+        parsed = self._read()
+        number = (
+            max([self._last_id, *(subscription.id for subscription in parsed.subscriptions)]) + 1
+        )
         new = Subscription(number, source, target_agent, once, created_by)
         table = to_toml_table(new)
-        gap = "" if not now.text else "\n" if now.text.endswith("\n") else "\n\n"
+        gap = "" if not parsed.text else "\n" if parsed.text.endswith("\n") else "\n\n"
         lines = "".join(f"{key} = {format_toml_value(value)}\n" for key, value in table.items())
         wanted = ParsedSubscriptions(
-            f"{now.text}{gap}[[{TABLE_NAME}]]\n{lines}",
-            {**now.document, TABLE_NAME: [*now.document.get(TABLE_NAME, []), table]},
-            (*now.found, new),
+            f"{parsed.text}{gap}[[{TABLE_NAME}]]\n{lines}",
+            {**parsed.document, TABLE_NAME: [*parsed.document.get(TABLE_NAME, []), table]},
+            (*parsed.subscriptions, new),
             is_appendable=True,
         )
-        self._write(wanted, is_sure=now.is_appendable)
+        self._write(wanted, is_sure=parsed.is_appendable)
         self._last_id = number
         return new
 
     def _remove(self, ids: Collection[int]) -> set[int]:
-        now = self._read()
-        gone = {number for number, one in enumerate(now.found) if one.id in ids}
+        parsed = self._read()
+        gone = {
+            index
+            for index, subscription in enumerate(parsed.subscriptions)
+            if subscription.id in ids
+        }
         if gone:
-            left = [t for number, t in enumerate(now.document[TABLE_NAME]) if number not in gone]
+            left = [t for index, t in enumerate(parsed.document[TABLE_NAME]) if index not in gone]
             wanted = msgspec.structs.replace(
-                now,
-                text=remove_tables(now.text, gone),
-                document={**now.document, TABLE_NAME: left},
-                found=tuple(one for one in now.found if one.id not in ids),
+                parsed,
+                text=remove_tables(parsed.text, gone),
+                document={**parsed.document, TABLE_NAME: left},
+                subscriptions=tuple(
+                    subscription
+                    for subscription in parsed.subscriptions
+                    if subscription.id not in ids
+                ),
             )
             self._write(wanted, is_sure=False)
-        return {now.found[number].id for number in gone}
+        return {parsed.subscriptions[index].id for index in gone}
 
     def _read(self) -> ParsedSubscriptions:
         if self._path.exists() and not self._path.is_file():  # reading a pipe would never end
@@ -135,7 +142,8 @@ class SubscriptionFile:
         return self._parsed
 
     def _write(self, wanted: ParsedSubscriptions, *, is_sure: bool) -> None:
-        """Once it is sure that the text says so: tables can be written in more ways than ours."""
+        """Write the file. Unless `is_sure`, first check that the text parses to the document: TOML
+        has more ways to write tables than our edits handle."""
         if not is_sure and not parses_to(wanted.text, wanted.document):
             raise StorageError(
                 f"{self._path} cannot be changed safely; "
@@ -149,7 +157,7 @@ class SubscriptionFile:
 
 
 def parse_subscriptions(text: str) -> ParsedSubscriptions:
-    """Raises ValueError, saying what is wrong."""
+    """Raises ValueError with a sentence about the error."""
     import tomllib  # late: most homes have no such file
 
     document = tomllib.loads(text)
@@ -166,68 +174,68 @@ def parses_to(text: str, document: dict[str, Any]) -> bool:
 
 
 def parse_tables(document: dict[str, Any]) -> list[Subscription]:
-    """Raises ValueError, saying which is wrong and how."""
+    """Raises ValueError with a sentence about the first subscription that is invalid."""
     tables = document.get(TABLE_NAME, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ValueError(f"write subscriptions as [[{TABLE_NAME}]]")
-    found: dict[int, Subscription] = {}
-    for place, table in enumerate(tables, 1):
-        given = {"once": False, **{key: table[key] for key in FIELD_TYPES if key in table}}
+    by_id: dict[int, Subscription] = {}
+    for position, table in enumerate(tables, 1):
+        fields = {"once": False, **{key: table[key] for key in FIELD_TYPES if key in table}}
         for key, kind in FIELD_TYPES.items():
-            if type(given.get(key)) is not kind or given[key] == "":
-                raise ValueError(f"{key} of its subscription {place} is missing or not right")
+            if type(fields.get(key)) is not kind or fields[key] == "":
+                raise ValueError(f"{key} of its subscription {position} is missing or not right")
         creator = table.get(CREATOR_FIELD, "")
         if not isinstance(creator, str):
-            raise ValueError(f"{CREATOR_FIELD} of its subscription {place} is not right")  # noqa: TRY004
-        one = Subscription(**given, created_by=creator)
-        if one.id < 0:
-            raise ValueError(f"the id of its subscription {place} is below zero")
-        if one.id in found:
-            raise ValueError(f"two of its subscriptions have the id {one.id}")
-        found[one.id] = one
-    return list(found.values())
+            raise ValueError(f"{CREATOR_FIELD} of its subscription {position} is not right")  # noqa: TRY004
+        subscription = Subscription(**fields, created_by=creator)
+        if subscription.id < 0:
+            raise ValueError(f"the id of its subscription {position} is below zero")
+        if subscription.id in by_id:
+            raise ValueError(f"two of its subscriptions have the id {subscription.id}")
+        by_id[subscription.id] = subscription
+    return list(by_id.values())
 
 
-def to_toml_table(one: Subscription) -> dict[str, Any]:
-    table = {key: getattr(one, key) for key in FIELD_TYPES}
-    return table | ({CREATOR_FIELD: one.created_by} if one.created_by else {})
+def to_toml_table(subscription: Subscription) -> dict[str, Any]:
+    table = {key: getattr(subscription, key) for key in FIELD_TYPES}
+    return table | ({CREATOR_FIELD: subscription.created_by} if subscription.created_by else {})
 
 
 def remove_tables(text: str, gone: Collection[int]) -> str:
-    """The text but for some of its tables, counted from 0, and the comments right above them.
+    """Remove some subscription tables, counted from 0, with the comments directly above them.
 
-    Comments that stand apart stay.
+    Comments separated by an empty line stay.
     """
     lines = TOML_LINE.findall(text)
     headers = [n for n, line in enumerate(lines) if line.lstrip().startswith("[")]
     bounds = [*(find_comment_start(lines, header) for header in headers), len(lines)]
-    kept = lines[: bounds[0]]
+    result = lines[: bounds[0]]
     number = -1
     for header, (start, end) in zip(headers, pairwise(bounds), strict=True):
         name = "".join(lines[header].split())
         number += name.startswith(f"[[{TABLE_NAME}]]")
-        # A table within it goes with it.
+        # Remove its subtables too.
         is_gone = number in gone and name.lstrip("[").startswith(TABLE_NAME)
-        kept += find_trailing_comments(lines[start:end]) if is_gone else lines[start:end]
-    return "".join(kept)
+        result += find_trailing_comments(lines[start:end]) if is_gone else lines[start:end]
+    return "".join(result)
 
 
 def find_comment_start(lines: list[str], start: int) -> int:
-    """Where the comments right above a header begin."""
+    """The first line of the comments directly above a header."""
     while start and lines[start - 1].lstrip().startswith("#"):
         start -= 1
     return start
 
 
 def find_trailing_comments(table: list[str]) -> list[str]:
-    """What stands after the last line of a table that says something, if that is a comment."""
-    said = [n for n, line in enumerate(table) if line.strip() and line.lstrip()[0] != "#"]
-    after = table[said[-1] + 1 :]
+    """The lines after the last key of a table, if they have a comment."""
+    content_lines = [n for n, line in enumerate(table) if line.strip() and line.lstrip()[0] != "#"]
+    after = table[content_lines[-1] + 1 :]
     return after if any(line.strip() for line in after) else []
 
 
 def format_toml_value(value: str | int | bool) -> str:
-    """JSON's scalars are TOML's, but for one character."""
+    """JSON scalars are valid TOML, except for the character U+007F."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -1,1 +1,1 @@
-"""The fleet: what several daemons on one PostgreSQL database tell each other."""
+"""The fleet: communication between daemons that share a PostgreSQL database."""

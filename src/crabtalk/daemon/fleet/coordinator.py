@@ -1,7 +1,7 @@
-"""Fleet: this daemon among those that share its storage.
+"""Fleet: coordinates this daemon with the others that share its storage.
 
-A client may ask any of them. What is about a turn that another daemon has is passed on to it, as
-the request it is, and its answer is the answer; what others change is read anew here.
+A client may ask any of them. A request about a turn of another daemon is forwarded to it, and its
+answer is returned. When another daemon changes shared state, it is read again here.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REQUEST, QUESTION = "request", "question"
-# Seconds a turn waits for another daemon's before that one is asked whether it waits for a person.
+# Seconds a turn waits behind another daemon's before that one is asked for its open question.
 QUESTION_DELAY_SECONDS = 0.2
-# What another daemon passed on is carried out here, or nowhere.
-_is_forwarded: ContextVar[bool] = ContextVar("is_passed_on", default=False)
+# True while a forwarded request is handled: it is not forwarded again.
+_is_forwarded: ContextVar[bool] = ContextVar("is_forwarded", default=False)
 _question_decoder = msgspec.msgpack.Decoder(AskUser)
 _pair_decoder = msgspec.msgpack.Decoder(tuple[str, str])
 _errors_by_code = {kind.code: kind for kind in RequestError.__subclasses__()}
@@ -46,13 +46,15 @@ class Fleet:
         self.subscriptions = storage.subscriptions
         self.memory_store = PostgresMemoryStore(storage.database)
         self.relay = FeedRelay(storage)
-        self.remote_runs: RemoteRuns | None = None  # once it has joined
+        self.remote_runs: RemoteRuns | None = None  # set by `join`
         self._daemon: Daemon | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._reloading: dict[str, bool] = {}  # what is being read anew, and whether once more
+        self._reloading: dict[
+            str, bool
+        ] = {}  # kind being read again, and whether to read it once more
 
     def join(self, daemon: "Daemon") -> None:
-        """From now on. Nothing is connected yet."""
+        """Connect the callbacks of the storage to the daemon. Does no I/O."""
         self._daemon = daemon
         storage = self._storage
         self.remote_runs = RemoteRuns(storage, daemon)
@@ -66,7 +68,7 @@ class Fleet:
         self.relay.join(daemon.feed, daemon.pending_questions)
 
     def serve(self, server: Server) -> None:
-        """Carries out what others pass on."""
+        """Carry out requests that other daemons forward."""
 
         async def carry_out(body: bytes) -> bytes:
             _is_forwarded.set(True)  # in this task alone
@@ -77,7 +79,7 @@ class Fleet:
         self._storage.mailbox.on_request(REQUEST, carry_out)
 
     async def info(self) -> wire.FleetInfo:
-        """Who shares this storage, and how it fares."""
+        """The daemons that share this storage, and the state of the database."""
         return await collect_fleet_info(self._storage)
 
     async def close(self) -> None:
@@ -89,15 +91,15 @@ class Fleet:
             self.remote_runs.close()
         await self.relay.close()
 
-    # ── Passing on ──────────────────────────────────────────────────────────────────────────
+    # ── Forwarding ──────────────────────────────────────────────────────────────────────────
 
     async def forward(self, request: wire.ClientMessage) -> bool:
-        """To whoever has the turn of the conversation it names; False when that is nobody else.
+        """Forward to the daemon that runs the conversation's turn; False if no other one does.
 
-        Raises the RequestError the other one answers with, and StorageError.
+        Raises the RequestError that the other daemon answers, and StorageError.
         """
-        named = getattr(request, request.WhichOneof("msg") or "")
-        pair = Pair(named.agent, named.sender or DEFAULT_SENDER)
+        body = getattr(request, request.WhichOneof("msg") or "")
+        pair = Pair(body.agent, body.sender or DEFAULT_SENDER)
         if _is_forwarded.get() or self._runs_here(pair):
             return False
         owner = await self._storage.find_owner(pair)
@@ -135,7 +137,7 @@ class Fleet:
     # ── Questions ───────────────────────────────────────────────────────────────────────────
 
     def show_remote_question(self, run: Run) -> None:
-        """A turn that waits behind another daemon's shows what that one asks its person."""
+        """Show the open question of another daemon's turn in a run that is queued behind it."""
         self._spawn(self._show_remote_question(run))
 
     async def _show_remote_question(self, run: Run) -> None:
@@ -148,10 +150,9 @@ class Fleet:
         data = await self._storage.mailbox.request(
             owner, QUESTION, msgspec.msgpack.encode(run.pair)
         )
-        while not run.is_started and run.done is None:  # noqa: ASYNC110 - hardly ever
-            await asyncio.sleep(
-                QUESTION_DELAY_SECONDS
-            )  # nothing is shown of a turn before its start
+        while not run.is_started and run.done is None:  # noqa: ASYNC110 - rare
+            # A stream shows nothing before the start of its turn.
+            await asyncio.sleep(QUESTION_DELAY_SECONDS)
         if data and run.done is None:
             run.emit_to_readers(_question_decoder.decode(data))
 
@@ -161,16 +162,16 @@ class Fleet:
         ask = self._daemon.pending_questions.find_unanswered(Pair(*_pair_decoder.decode(body)))
         return msgspec.msgpack.encode(ask) if ask is not None else b""
 
-    # ── What others did ─────────────────────────────────────────────────────────────────────
+    # ── Changes by other daemons ────────────────────────────────────────────────────────────
 
     def _on_lease_lost(self, pair: Pair) -> None:
-        """The turn is another daemon's: what runs here could keep nothing of it."""
+        """Another daemon has taken over the turn: the run here can store nothing more."""
         conversation = self._daemon.runtime.conversations.find(pair) if self._daemon else None
         if conversation is not None and conversation.run is not None:
             conversation.run.kill()
 
     def _on_run_interrupted(self, pair: Pair, run: str) -> None:
-        """Whoever follows a run is told that it is over, also when its daemon cannot."""
+        """Report the end of a run whose daemon died to the feeds, here and elsewhere."""
         if self._daemon is None:
             return
         message = wire.AgentEventMsg(
@@ -185,19 +186,19 @@ class Fleet:
         self._daemon.feed.publish_remote(message)
         self.relay.send(self.relay.find_interested(pair), message)
 
-    def _on_change(self, what: str) -> None:
-        if what in self._reloading:
-            self._reloading[what] = True  # changed again while it is being read
+    def _on_change(self, kind: str) -> None:
+        if kind in self._reloading:
+            self._reloading[kind] = True  # changed again while it is being read
             return
-        self._reloading[what] = True
-        self._spawn(self._reload(what))
+        self._reloading[kind] = True
+        self._spawn(self._reload(kind))
 
-    async def _reload(self, what: str) -> None:
+    async def _reload(self, kind: str) -> None:
         daemon = self._daemon
         try:
-            while daemon is not None and self._reloading[what]:
-                self._reloading[what] = False
-                match what:
+            while daemon is not None and self._reloading[kind]:
+                self._reloading[kind] = False
+                match kind:
                     case "agents":
                         await daemon.reload_agents()
                     case "subscriptions":
@@ -205,10 +206,10 @@ class Fleet:
                     case "interests":
                         await self.relay.refresh()
         finally:
-            del self._reloading[what]
+            del self._reloading[kind]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        async def told() -> None:
+        async def run_and_log() -> None:
             from crabtalk.storage.postgres import PeerRefusedError
 
             try:
@@ -220,11 +221,11 @@ class Fleet:
             except Exception:
                 log.exception("something between daemons failed")
 
-        task = asyncio.ensure_future(told())
+        task = asyncio.ensure_future(run_and_log())
         self._tasks.add(task)
 
-        def over(task: asyncio.Task[None]) -> None:
+        def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            work.close()  # cancelled before it began, it would wait to be for ever
+            work.close()  # avoids a warning if it was cancelled before it began
 
-        task.add_done_callback(over)
+        task.add_done_callback(on_done)

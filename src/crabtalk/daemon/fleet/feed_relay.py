@@ -1,7 +1,7 @@
-"""Relay: what agents do in one daemon, told to the clients of the others.
+"""FeedRelay: sends the events of runs to the feeds of other daemons.
 
-Only what somebody there asked for leaves a daemon, a few of its elements at a time. Like the feed,
-it slows nobody down: what does not get through in time is missed, and counted.
+A daemon sends only events that a client of the other daemon subscribed to, in batches. Like the
+feed, it slows no run down: events that cannot be sent in time are dropped and counted.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EVENTS, ASKS = "events", "asks"
-# Elements are collected for so long, in seconds: a person sees no difference.
+# Seconds to collect events for one batch: too short for a person to notice.
 COLLECT_SECONDS = 0.02
-# What may wait for one daemon, in bytes; and what goes in one letter.
+# Bytes that may wait for one daemon, and bytes in one message.
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
 MAX_MESSAGE_BYTES = 256 * 1024
-# Of the length before each element.
+# Size of the length field before each event.
 LENGTH_PREFIX_BYTES = 4
 
 
 class RelayQueue:
-    """Elements on their way to one daemon."""
+    """Encoded events on their way to one daemon."""
 
     __slots__ = ("elements", "missed", "sending", "size")
 
@@ -51,8 +51,9 @@ class FeedRelay:
         self._storage = storage
         self._feed: Feed | None = None
         self._pending_questions: AskRegistry | None = None
-        self._interests: dict[UUID, list[tuple[str, str]]] = {}  # of the others
-        self._own_interests: Counter[tuple[str, str]] = Counter()  # of our clients
+        self._interests: dict[UUID, list[tuple[str, str]]] = {}  # of other daemons
+        # Of our clients, with their number.
+        self._own_interests: Counter[tuple[str, str]] = Counter()
         self._announced: set[tuple[str, str]] = set()
         self._announcing = asyncio.Lock()
         self._queues: dict[UUID, RelayQueue] = {}
@@ -77,10 +78,10 @@ class FeedRelay:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # ── What others want of us ──────────────────────────────────────────────────────────────
+    # ── Interests of other daemons ──────────────────────────────────────────────────────────
 
     async def refresh(self) -> None:
-        """Reads what the others want to hear. Raises StorageError."""
+        """Read the interests of other daemons. Raises StorageError."""
         interests: dict[UUID, list[tuple[str, str]]] = {}
         for daemon, agent, sender in await self._storage.load_interests():
             interests.setdefault(daemon, []).append((agent, sender))
@@ -88,64 +89,64 @@ class FeedRelay:
 
     @property
     def has_interests(self) -> bool:
-        """Whether anybody elsewhere wants to hear of anything."""
+        """Whether other daemons have any interests."""
         return bool(self._interests)
 
     def find_interested(self, pair: Pair) -> list[UUID]:
-        """Who wants to hear of a conversation. Costs next to nothing while nobody does."""
+        """The daemons interested in a conversation. Cheap while there are no interests."""
         return [
             daemon
-            for daemon, wishes in self._interests.items()
-            if any(matches_interest(wish, pair) for wish in wishes)
+            for daemon, interests in self._interests.items()
+            if any(matches_interest(interest, pair) for interest in interests)
         ]
 
     def send(self, daemons: Iterable[UUID], message: wire.AgentEventMsg) -> None:
         data = message.SerializeToString()
         for daemon in daemons:
-            bag = self._queues.setdefault(daemon, RelayQueue())
-            if bag.size + len(data) > MAX_QUEUED_BYTES:
-                bag.missed += 1
+            queue = self._queues.setdefault(daemon, RelayQueue())
+            if queue.size + len(data) > MAX_QUEUED_BYTES:
+                queue.missed += 1
                 continue
-            if bag.missed:
+            if queue.missed:
                 late = wire.AgentEventMsg.FromString(data)
-                late.missed, bag.missed = late.missed + bag.missed, 0
-                bag.elements.append(late.SerializeToString())
+                late.missed, queue.missed = late.missed + queue.missed, 0
+                queue.elements.append(late.SerializeToString())
             else:
-                bag.elements.append(data)
-            bag.size += len(data)
-            if bag.sending is None:
-                bag.sending = self._spawn(self._send_queued(daemon, bag))
+                queue.elements.append(data)
+            queue.size += len(data)
+            if queue.sending is None:
+                queue.sending = self._spawn(self._send_queued(daemon, queue))
 
-    async def _send_queued(self, daemon: UUID, bag: RelayQueue) -> None:
+    async def _send_queued(self, daemon: UUID, queue: RelayQueue) -> None:
         try:
-            while bag.elements:
+            while queue.elements:
                 await asyncio.sleep(COLLECT_SECONDS)
-                some = take_batch(bag)
+                batch = take_batch(queue)
                 try:
-                    await self._storage.mailbox.send(daemon, EVENTS, encode_batch(some))
+                    await self._storage.mailbox.send(daemon, EVENTS, encode_batch(batch))
                 except StorageError as error:
-                    bag.missed += len(some)
-                    log.info("another daemon does not hear of %d elements: %s", len(some), error)
+                    queue.missed += len(batch)
+                    log.info("%d events could not be sent to another daemon: %s", len(batch), error)
         finally:
-            bag.sending = None
-            if not bag.elements and not bag.missed:
+            queue.sending = None
+            if not queue.elements and not queue.missed:
                 self._queues.pop(daemon, None)
 
     async def _serve_questions(self, body: bytes) -> bytes:
-        """What our runs wait for, for a client that just came to another daemon."""
+        """The open questions of our runs, for a client that just connected to another daemon."""
         from crabtalk.daemon.events.feed import to_agent_event
 
         if self._feed is None or self._pending_questions is None:
             return b""
-        asked = [
+        messages = [
             to_agent_event(run, ask, self._feed.clock)
             for run, ask in self._pending_questions.list_unanswered()
         ]
         return encode_batch(
-            [message.SerializeToString() for message in asked if message is not None]
+            [message.SerializeToString() for message in messages if message is not None]
         )
 
-    # ── What our clients want of others ─────────────────────────────────────────────────────
+    # ── Interests of our clients ────────────────────────────────────────────────────────────
 
     def add_interest(self, agent: str, sender: str) -> None:
         self._own_interests[agent, sender] += 1
@@ -158,29 +159,29 @@ class FeedRelay:
         self._spawn(self._announce())
 
     def announce(self) -> None:
-        """All of it anew: the others may have forgotten."""
+        """Publish all interests again, in case they were removed from the database."""
         self._announced.clear()
         self._spawn(self._announce())
 
     async def _announce(self) -> None:
         async with self._announcing:
-            wishes = set(self._own_interests)
-            if wishes != self._announced:
+            interests = set(self._own_interests)
+            if interests != self._announced:
                 try:
-                    await self._storage.publish_interests(wishes)
-                    self._announced = wishes
+                    await self._storage.publish_interests(interests)
+                    self._announced = interests
                 except StorageError as error:
-                    log.info("the others do not know what is wanted here: %s", error)
+                    log.info("the interests of this daemon could not be published: %s", error)
 
     def request_questions(self, subscriber: "FeedSubscriber") -> None:
-        """Tells a subscriber what runs elsewhere wait for."""
+        """Send a subscriber the open questions of runs in other daemons."""
         self._spawn(self._request_questions(subscriber))
 
     async def _request_questions(self, subscriber: "FeedSubscriber") -> None:
         with suppress(StorageError):
             for member in await self._storage.membership.list_members():
                 if member.is_alive and member.id != self._storage.id:
-                    # Side by side: one that just died seems alive, and is waited for in vain.
+                    # Concurrently: a daemon that just died still seems alive and does not answer.
                     self._spawn(self._request_questions_from(member.id, subscriber))
 
     async def _request_questions_from(self, daemon: UUID, subscriber: "FeedSubscriber") -> None:
@@ -196,31 +197,33 @@ class FeedRelay:
                 self._feed.publish_remote(message)
 
 
-def matches_interest(wish: tuple[str, str], pair: Pair) -> bool:
-    return wish[0] in ("", pair.agent) and wish[1] in ("", pair.sender)
+def matches_interest(interest: tuple[str, str], pair: Pair) -> bool:
+    return interest[0] in ("", pair.agent) and interest[1] in ("", pair.sender)
 
 
-def take_batch(bag: RelayQueue) -> list[bytes]:
-    """As many as go in one letter; one that is larger goes alone."""
+def take_batch(queue: RelayQueue) -> list[bytes]:
+    """Take the events for one message; an event above the limit goes alone."""
     size = count = 0
-    for element in bag.elements:
+    for element in queue.elements:
         if count and size + len(element) > MAX_MESSAGE_BYTES:
             break
         size += len(element)
         count += 1
-    some, bag.elements = bag.elements[:count], bag.elements[count:]
-    bag.size -= sum(map(len, some))
-    return some
+    batch, queue.elements = queue.elements[:count], queue.elements[count:]
+    queue.size -= sum(map(len, batch))
+    return batch
 
 
 def encode_batch(elements: Iterable[bytes]) -> bytes:
-    return b"".join(len(each).to_bytes(LENGTH_PREFIX_BYTES, "big") + each for each in elements)
+    return b"".join(
+        len(element).to_bytes(LENGTH_PREFIX_BYTES, "big") + element for element in elements
+    )
 
 
 def decode_batch(body: bytes) -> Iterator[wire.AgentEventMsg]:
-    at = 0
-    while at < len(body):
-        size = int.from_bytes(body[at : at + LENGTH_PREFIX_BYTES], "big")
-        at += LENGTH_PREFIX_BYTES
-        yield wire.AgentEventMsg.FromString(body[at : at + size])
-        at += size
+    offset = 0
+    while offset < len(body):
+        size = int.from_bytes(body[offset : offset + LENGTH_PREFIX_BYTES], "big")
+        offset += LENGTH_PREFIX_BYTES
+        yield wire.AgentEventMsg.FromString(body[offset : offset + size])
+        offset += size

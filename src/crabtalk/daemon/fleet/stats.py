@@ -1,6 +1,6 @@
-"""What the daemon says of its fleet to whoever asks how it is: the others, and the database.
+"""Collects the fleet's part of the daemon's statistics: the other daemons and the database.
 
-A database that is away is part of the answer, and does not hold it up.
+If the database does not answer, the statistics say so without waiting for it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from crabtalk.storage import StorageError
 if TYPE_CHECKING:
     from crabtalk.storage.postgres import MemberInfo, PostgresStorage
 
-# How long whoever asks waits for the database, in seconds.
+# Seconds that a request for statistics waits for the database.
 DATABASE_TIMEOUT_SECONDS = 2.0
 
 VERSION_AND_TIME = """
@@ -23,32 +23,32 @@ SELECT (SELECT max(version) FROM crabtalk_schema) AS version,
 
 
 async def collect_fleet_info(storage: "PostgresStorage") -> wire.FleetInfo:
-    found = wire.FleetInfo(
+    info = wire.FleetInfo(
         database=storage.database.name,
         lease_secs=storage.turn_claims.seconds,
         is_listening=storage.mailbox.is_listening,
     )
     try:
         async with asyncio.timeout(DATABASE_TIMEOUT_SECONDS):
-            await fill_fleet_info(storage, found)
+            await fill_fleet_info(storage, info)
     except StorageError as error:
-        found.trouble = str(error)
+        info.trouble = str(error)
     except TimeoutError:
-        found.trouble = (
-            f"the database {found.database} has not answered for "
+        info.trouble = (
+            f"the database {info.database} has not answered for "
             f"{DATABASE_TIMEOUT_SECONDS:g} seconds; it is tried again by itself"
         )
-    return found
+    return info
 
 
-async def fill_fleet_info(storage: "PostgresStorage", found: wire.FleetInfo) -> None:
+async def fill_fleet_info(storage: "PostgresStorage", info: wire.FleetInfo) -> None:
     members = await storage.membership.list_members()
-    began = time.time()
+    started_at = time.time()
     row = (await storage.database.fetch(VERSION_AND_TIME))[0]
-    # As if the database had looked at its clock halfway through.
-    found.clock_ahead = row["now"] - (began + time.time()) / 2
-    found.schema_version = row["version"]
-    found.members.extend(
+    # Assumes that the database read its clock halfway through the query.
+    info.clock_ahead = row["now"] - (started_at + time.time()) / 2
+    info.schema_version = row["version"]
+    info.members.extend(
         to_fleet_member(member, is_self=member.id == storage.id) for member in members
     )
 

@@ -1,1 +1,1 @@
-"""Handlers: one method for each request on the wire, grouped by what they are about."""
+"""Request handlers: one method for each request of the protocol, grouped by subject."""

@@ -1,4 +1,4 @@
-"""AgentsServer: the requests about agents, their skills and their models."""
+"""AgentHandlers: the requests about agents, skills and models."""
 
 import asyncio
 import json
@@ -19,9 +19,9 @@ from .error_mapping import translate_errors, unknown_agent_error
 from .wire_conversion import to_agent_info
 
 MAX_SETTINGS_CHARS = 256 * 1024
-MAX_CONTEXT_TOKENS = 1 << 40  # tokens; far beyond any, and within the wire's numbers
-# What asking all providers for their models may take.
-ASKING = 10.0
+MAX_CONTEXT_TOKENS = 1 << 40  # more than any model has, and within the range of the wire's type
+# Seconds to ask all providers for their models.
+LIST_MODELS_TIMEOUT_SECONDS = 10.0
 
 
 class AgentHandlers(Server):
@@ -67,14 +67,14 @@ class AgentHandlers(Server):
                 return await self._save_agent(parse_agent(request.name, document, prompt))
 
     async def _load_stored_agent(self, name: str) -> Agent | None:
-        """What its file says now, which a person may have changed; a broken one says nothing."""
+        """The agent as stored now, in case a person edited its file; None if it is invalid."""
         try:
             return await self._daemon.storage.load_agent(name)
         except AgentError:
             return None
 
     async def _save_agent(self, agent: Agent) -> wire.AgentInfo:
-        """On disk first: what is acknowledged survives."""
+        """Store the agent before using it, so that an acknowledged change survives a crash."""
         await self._daemon.storage.save_agent(agent)
         self._daemon.register(agent)
         return to_agent_info(agent)
@@ -174,19 +174,19 @@ class AgentHandlers(Server):
 
     async def _fetch_models(self) -> list[ModelInfo]:
         try:
-            async with asyncio.timeout(ASKING):
+            async with asyncio.timeout(LIST_MODELS_TIMEOUT_SECONDS):
                 return await self._daemon.models.models()
         except TimeoutError:
             raise UnavailableError("the providers do not say what they offer; try later") from None
 
 
 def sanitize_context_limit(limit: int | None) -> int | None:
-    """A number of tokens; what else a vendor says is not passed on."""
+    """The limit, or None if the vendor's number is not plausible."""
     return limit if limit is not None and 0 < limit <= MAX_CONTEXT_TOKENS else None
 
 
 def check_settings_length(text: str) -> str:
-    """Settings and prompts; a model could not read more anyway."""
+    """Raises BadRequestError for settings or a prompt that no model could read."""
     if len(text) > MAX_SETTINGS_CHARS:
         raise BadRequestError(f"config and prompt may have {MAX_SETTINGS_CHARS} characters each")
     return text

@@ -1,4 +1,4 @@
-"""ConversationsServer: the requests about what was said: lists, pages, archives, removal."""
+"""ConversationHandlers: the requests about stored conversations, such as list, page and delete."""
 
 import asyncio
 from contextlib import suppress
@@ -20,9 +20,9 @@ from .wire_conversion import (
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
-# Of the log, read for one page of records.
+# Bytes of the log to read for one page of records.
 RECORD_PAGE_BYTES = 1024 * 1024
-# Rows of a listing made in one go.
+# Rows of a listing to build before other tasks run.
 ROWS_PER_SLICE = 500
 
 
@@ -53,14 +53,16 @@ class ConversationHandlers(Server):
 
     async def list_conversations(self, request: wire.ListConversationsMsg) -> wire.ConversationList:
         with translate_errors():
-            found = await self._daemon.storage.list_conversations(request.agent, request.sender)
-        found.sort(key=lambda entry: (entry[1].updated_at, entry[0]), reverse=True)
+            conversations = await self._daemon.storage.list_conversations(
+                request.agent, request.sender
+            )
+        conversations.sort(key=lambda entry: (entry[1].updated_at, entry[0]), reverse=True)
         days = DayNames(datetime.now().astimezone())
         answer = wire.ConversationList()
-        for start in range(0, len(found), ROWS_PER_SLICE):
-            for handle, meta in found[start : start + ROWS_PER_SLICE]:
+        for start in range(0, len(conversations), ROWS_PER_SLICE):
+            for handle, meta in conversations[start : start + ROWS_PER_SLICE]:
                 add_conversation(answer, handle, meta, days)
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
         return answer
 
     async def get_conversation_history(
@@ -71,13 +73,13 @@ class ConversationHandlers(Server):
             stored = await self._daemon.storage.read_conversation(pair)
         if stored is None:
             raise unknown_handle_error(request.file_path)
-        # In a thread: it takes as long as the conversation is.
+        # In a thread: the time grows with the length of the conversation.
         return await asyncio.to_thread(to_conversation_history, stored, with_runs=request.with_runs)
 
     async def delete_conversation(self, request: wire.DeleteConversationMsg) -> None:
         runtime = await self._daemon.wait_until_ready()
         pair = await self._resolve_handle(request.file_path)
-        # What runs elsewhere is killed as what runs here is.
+        # Also kill a turn that runs in another daemon.
         with suppress(NotFoundError):
             kill = wire.KillMsg(agent=pair.agent, sender=pair.sender)
             await self._forward_to_owner(wire.ClientMessage(kill=kill))
@@ -93,7 +95,7 @@ class ConversationHandlers(Server):
 
     async def list_messages(self, request: wire.ListMessagesMsg) -> wire.MessagePage:
         limit = min(request.limit or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
-        # A client that asks after a crash whether its message was kept must see accepted texts too.
+        # After a crash, a client that looks for its message must also see accepted messages.
         await self._daemon.wait_until_opened()
         await self._daemon.runtime.wait_until_recovered(get_pair(request))
         with translate_errors():
@@ -114,16 +116,17 @@ class ConversationHandlers(Server):
         await self._daemon.wait_until_opened()
         await self._daemon.runtime.wait_until_recovered(pair)
         with translate_errors():
-            found = await self._daemon.storage.read_records(
+            record_slice = await self._daemon.storage.read_records(
                 pair, request.position, RECORD_PAGE_BYTES
             )
-            if found is not None and request.log_id not in ("", found.origin):
-                found = await self._daemon.storage.read_records(pair, 0, RECORD_PAGE_BYTES)
-        if found is None:
+            if record_slice is not None and request.log_id not in ("", record_slice.origin):
+                record_slice = await self._daemon.storage.read_records(pair, 0, RECORD_PAGE_BYTES)
+        if record_slice is None:
             raise unknown_conversation_error(request)
-        from .record_pages import to_record_page  # late: for programs that mirror conversations
+        # Late: only used by programs that mirror conversations.
+        from .record_pages import to_record_page
 
-        return to_record_page(found, request.position, limit)
+        return to_record_page(record_slice, request.position, limit)
 
     async def list_archives(self, request: wire.ListArchivesMsg) -> wire.ArchiveList:
         with translate_errors():
@@ -140,7 +143,7 @@ class ConversationHandlers(Server):
             await runtime.set_title(request.agent, request.title, request.sender)
 
     async def _forward_to_owner(self, message: wire.ClientMessage) -> bool:
-        """Whether another daemon, which has the turn of its conversation, has carried it out."""
+        """Whether another daemon, which runs the conversation's turn, has carried it out."""
         if self._daemon.fleet is None:
             return False
         with translate_errors():

@@ -1,6 +1,6 @@
-"""DaemonServer: what the daemon answers to each request.
+"""DaemonServer: the daemon's handlers for all requests.
 
-The turns are here; what belongs to a noun of its own is in the part named after it.
+The requests about turns are in this module; the others are in the base classes, by subject.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from .mcp_servers import McpHandlers
 from .memory_and_search import MemoryAndSearchHandlers
 from .permissions import PermissionHandlers
 
-# What clients may rely on: docs/protocol.md, Greeting.
+# Optional features that clients may use: docs/protocol.md, Greeting.
 FEATURES = ("keys", "attach", "records", "request_id")
 if TYPE_CHECKING:
     from crabtalk.daemon.fleet.remote_runs import RemoteRun, RemoteRuns
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MAX_SENDER_CHARS = 1024
 MAX_PATH_CHARS = 8192
 MAX_KEY_BYTES = 128  # bytes
-# How long a run with a key goes on when everybody who followed it is gone, in seconds.
+# Seconds that a run with a key goes on after its last follower has left.
 RETURN_SECONDS = 30.0
 
 
@@ -56,7 +56,7 @@ class DaemonServer(
     PermissionHandlers,
     MemoryAndSearchHandlers,
 ):
-    """One per process. What no part overrides answers 501."""
+    """One per process. Requests without a handler are answered with 501."""
 
     def __init__(self, daemon: Daemon, *, return_seconds: float = RETURN_SECONDS) -> None:
         super().__init__(daemon)
@@ -108,11 +108,11 @@ class DaemonServer(
             async for event in events:
                 if type(event) is Done:
                     check_accepted(run, event)
-                if (shown := to_stream_event(event)) is not None:
-                    yield shown
-                if waiting is not None and (again := to_stream_event(waiting)) is not None:
-                    # The turn before this one waits for an answer; whoever asked may be gone.
-                    yield again
+                if (converted := to_stream_event(event)) is not None:
+                    yield converted
+                if waiting is not None and (question := to_stream_event(waiting)) is not None:
+                    # The previous turn waits for an answer; the client it asked may be gone.
+                    yield question
                     waiting = None
 
     async def _stream_keyed(
@@ -126,7 +126,7 @@ class DaemonServer(
                         yield message
             if remote.is_over:
                 return
-        # Also when the other daemon died: the key runs once, so this gives the stored outcome.
+        # Also when the other daemon died: a key runs only once, so this streams the stored run.
         run = await self._start_run(request, detached=request.detach)
         async with aclosing(self._follow_keyed(run)) as messages:
             async for message in messages:
@@ -135,14 +135,14 @@ class DaemonServer(
     async def _find_remote_run(
         self, request: wire.StreamMsg | wire.SendMsg, *, detached: bool
     ) -> "RemoteRun | None":
-        """The run of this key that another daemon has, in flight or in line."""
+        """The run of this key at another daemon, running or queued."""
         runtime = await self._daemon.wait_until_ready()
         check_key(request.key)
-        following = self._remote_runs
-        if following is None or runtime.find_run(request.agent, request.sender, key=request.key):
+        remote_runs = self._remote_runs
+        if remote_runs is None or runtime.find_run(request.agent, request.sender, key=request.key):
             return None
         with translate_errors():
-            return await following.find(
+            return await remote_runs.find(
                 request.agent,
                 request.sender,
                 key=request.key,
@@ -156,23 +156,23 @@ class DaemonServer(
         return self._daemon.fleet.remote_runs if self._daemon.fleet is not None else None
 
     async def _follow_keyed(self, run: Run) -> AsyncGenerator[wire.StreamEvent, None]:
-        """The stream of a run with a key, for each of those who asked for it."""
-        # The run's own questions are in its transcript, in their place.
+        """The stream of a run with a key, for each client that sent the key."""
+        # The run's own questions are part of its events.
         waiting = self._daemon.pending_questions.find_unanswered(run.pair, besides=run)
         if self._daemon.fleet is not None:
             self._daemon.fleet.show_remote_question(run)
-        following = self._remote_runs
-        own = following.follow_waiting(run, self._follow) if following else self._follow(run)
-        async with aclosing(own) as messages:
+        remote_runs = self._remote_runs
+        events = remote_runs.follow_waiting(run, self._follow) if remote_runs else self._follow(run)
+        async with aclosing(events) as messages:
             async for message in messages:
                 yield message
-                if waiting is not None and (again := to_stream_event(waiting)) is not None:
-                    yield again
+                if waiting is not None and (question := to_stream_event(waiting)) is not None:
+                    yield question
                     waiting = None
 
     async def _follow(self, run: Run, after: int = 0) -> AsyncGenerator[wire.StreamEvent, None]:
-        """A run's events from memory, and where they are not there any more from the log. When the
-        last one who follows a run with a key leaves, the run waits for somebody to come back."""
+        """A run's events from memory, or from the log if they are no longer in memory. When the
+        last follower of a run with a key leaves, the run goes on for a while in case it returns."""
         try:
             async with aclosing(self._daemon.runtime.follow(run, after)) as events:
                 async for number, event in events:
@@ -215,8 +215,8 @@ class DaemonServer(
         if not stored:
             raise NotFoundError(describe_missing_run(request))
         for event in stored:
-            if (shown := to_stream_event(event)) is not None:
-                yield shown
+            if (converted := to_stream_event(event)) is not None:
+                yield converted
 
     async def send(self, request: wire.SendMsg) -> wire.SendResponse:
         runtime = await self._daemon.wait_until_ready()
@@ -228,7 +228,7 @@ class DaemonServer(
             with translate_errors():
                 async with aclosing(remote.events()) as messages:
                     async for _ in messages:
-                        pass  # until it is over; the log has the outcome then
+                        pass  # wait for its end; then the log has the outcome
         run = await self._start_run(request, detached=True)
         done = await run.wait()
         if done.is_conflict:
@@ -277,7 +277,7 @@ class DaemonServer(
             run = runtime.find_run(request.agent, request.sender, run_id=run_id, key=key)
         if run is not None and request.unless_shared and run.followers > 1:
             return
-        # A run that waits here for a turn elsewhere is this daemon's to cancel.
+        # A run that is queued here behind another daemon's turn is cancelled here.
         if run is None and await self._forward_to_owner(wire.ClientMessage(kill=request)):
             return
         with translate_errors():
@@ -310,7 +310,7 @@ class DaemonServer(
 
 
 def check_mode(word: str) -> str:
-    """Raises BadRequestError for what is no mode; empty is none."""
+    """Raises BadRequestError for an unknown mode; an empty one stays empty."""
     try:
         return parse_mode(word).label if word else ""
     except ValueError as error:
@@ -324,7 +324,7 @@ def check_key(key: str) -> None:
 
 
 def check_accepted(run: Run, done: Done) -> None:
-    """Raises the error for a turn that ended before it began."""
+    """Raises an error if the turn ended before it was accepted."""
     if done.is_conflict:
         raise ConflictError(done.error)
     if done.is_passing and not done.steps:
@@ -334,13 +334,13 @@ def check_accepted(run: Run, done: Done) -> None:
 
 
 def kill_unless_followed(run: Run, seconds: float) -> None:
-    """Nobody follows the run: nobody pays for words that nobody reads. Somebody may come back."""
+    """Kill a run in `seconds` unless a follower returns: unread output costs tokens too."""
     if run.is_detached or run.done is not None or run.task is None:
         return
-    seen = run.follow_count
+    follow_count = run.follow_count
 
     def kill() -> None:
-        if not run.is_detached and run.follow_count == seen:
+        if not run.is_detached and run.follow_count == follow_count:
             run.kill()
 
     timer = asyncio.get_running_loop().call_later(seconds, kill)
@@ -355,18 +355,18 @@ def describe_missing_run(request: wire.AttachMsg) -> str:
 
 
 def to_not_accepted_error(done: Done) -> RequestError:
-    """The error for a turn of which nothing was kept, so that it never started."""
+    """The error for a turn that ended before anything of it was stored."""
     if done.reason is StopReason.ERROR:
         return InternalError(done.error)
     return UnavailableError("the turn was cancelled before it was accepted; say it again")
 
 
 async def check_directory(text: str) -> Path:
-    """A working directory from the wire: it must be one, here, whatever the client's is."""
+    """Check that a path from the wire is a directory on the daemon's machine."""
     path = Path(text[:MAX_PATH_CHARS])
     if not path.is_absolute() or "\0" in text:
         raise BadRequestError(f"cwd must be an absolute path, not {text[:80]!r}")
-    # Unlike Path's, it never raises: a path too long, or out of reach, is no directory either.
+    # Unlike Path.is_dir, it never raises, for example for paths that are too long.
     if not await asyncio.to_thread(os.path.isdir, path):
         raise BadRequestError(f"cwd {text[:80]!r} is no directory on the daemon's machine")
     return path

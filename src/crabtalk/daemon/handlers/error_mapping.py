@@ -1,4 +1,4 @@
-"""Refusals: what the rooms below say no to, with the wire's codes; and what every part refuses."""
+"""Converts errors of other packages to the RequestErrors that clients get."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ from crabtalk.storage import AgentError, StorageError, StorageUnavailableError
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Around what may be refused below."""
+    """Raise errors of the runtime, storage, memory and models as RequestErrors."""
     try:
         yield
     except (UnknownAgentError, UnknownConversationError, NothingInFlightError) as error:
@@ -47,7 +47,7 @@ def translate_errors() -> Iterator[None]:
 
 
 def to_request_error(error: MemoryStoreError) -> RequestError:
-    """A memory has more codes than the wire."""
+    """Memory errors have codes that the wire does not; those become bad requests."""
     match error.code:
         case 404:
             return NotFoundError(str(error))

@@ -1,4 +1,4 @@
-"""EventsServer: the requests about what happens: the feed, and events between agents."""
+"""EventHandlers: the requests about the feed and about events between agents."""
 
 from collections.abc import AsyncGenerator
 
@@ -48,8 +48,8 @@ class EventHandlers(Server):
 
     async def list_subscriptions(self, request: wire.ListSubscriptionsMsg) -> wire.SubscriptionList:
         await self._daemon.wait_until_ready()
-        found = self._daemon.bus.subscriptions
-        return wire.SubscriptionList(subscriptions=[to_subscription_info(one) for one in found])
+        subscriptions = self._daemon.bus.subscriptions
+        return wire.SubscriptionList(subscriptions=map(to_subscription_info, subscriptions))
 
     async def publish_event(self, request: wire.PublishEventMsg) -> None:
         await self._daemon.wait_until_ready()
@@ -68,11 +68,11 @@ def check_source(source: str) -> str:
     return source
 
 
-def to_subscription_info(one: Subscription) -> wire.SubscriptionInfo:
+def to_subscription_info(subscription: Subscription) -> wire.SubscriptionInfo:
     return wire.SubscriptionInfo(
-        id=one.id,
-        source=one.source,
-        target_agent=one.target_agent,
-        once=one.once,
-        created_by=one.created_by or None,
+        id=subscription.id,
+        source=subscription.source,
+        target_agent=subscription.target_agent,
+        once=subscription.once,
+        created_by=subscription.created_by or None,
     )

@@ -1,4 +1,4 @@
-"""McpServer: the requests about MCP servers. Agents' files have them, and that is where they go."""
+"""McpHandlers: the requests about MCP servers, which are stored in the agents' files."""
 
 from collections.abc import AsyncGenerator
 
@@ -7,8 +7,7 @@ import msgspec
 from crabtalk.daemon.daemon import Daemon
 from crabtalk.mcp import ALL_AGENTS, Peer, PeerStatus
 from crabtalk.protocol import NotFoundError, Server, wire
-from crabtalk.storage import MASK, Agent, parse_agent, unmask_settings
-from crabtalk.storage import McpServerConfig as Declared
+from crabtalk.storage import MASK, Agent, McpServerConfig, parse_agent, unmask_settings
 
 from .agents import parse_settings
 from .error_mapping import translate_errors, unknown_agent_error
@@ -31,19 +30,19 @@ class McpHandlers(Server):
         if request.agent and request.agent not in runtime.agents:
             raise unknown_agent_error(request.agent)
         agents = [agent for name, agent in sorted(runtime.agents.items())]
-        found = [
+        infos = [
             self._describe_server(agent.name, server)
             for agent in agents
             if request.agent in ("", agent.name)
             for server in agent.mcps
         ]
         if not request.agent:
-            found += [
+            infos += [
                 to_mcp_info(ALL_AGENTS, peer.owners[owner], peer)
                 for owner, peer in self._daemon.mcp.list_states()
                 if owner.agent == ALL_AGENTS
             ]
-        return wire.McpList(mcps=found)
+        return wire.McpList(mcps=infos)
 
     async def upsert_mcp(self, request: wire.UpsertMcpMsg) -> wire.McpInfo:
         await self._daemon.wait_until_ready()
@@ -52,7 +51,7 @@ class McpHandlers(Server):
                 agent = await self._load_declaring_agent(request.agent)
                 document = unmask_settings({"mcps": [parse_settings(request.config)]}, agent)
                 (server,) = parse_agent(agent.name, document, agent.prompt).mcps
-                others = {one.name: one for one in agent.mcps}
+                others = {server.name: server for server in agent.mcps}
                 await self._save_servers(agent, {**others, server.name: server})
         return self._describe_server(agent.name, server)
 
@@ -61,7 +60,7 @@ class McpHandlers(Server):
         async with self._daemon.change_lock():
             with translate_errors():
                 agent = await self._load_declaring_agent(request.agent)
-                servers = {one.name: one for one in agent.mcps}
+                servers = {server.name: server for server in agent.mcps}
                 if servers.pop(request.name, None) is None:
                     raise NotFoundError(
                         f"{agent.name} has no MCP server called {request.name[:80]!r}"
@@ -74,24 +73,24 @@ class McpHandlers(Server):
         return self._daemon.mcp_feed.subscribe(self._daemon.mcp.snapshot())
 
     async def _load_declaring_agent(self, name: str) -> Agent:
-        """What its file says now, which a person may have changed."""
+        """The agent as stored now, in case a person edited its file."""
         runtime = await self._daemon.wait_until_ready()
         if name not in runtime.agents:
             raise unknown_agent_error(name)
         return await self._daemon.storage.load_agent(name) or runtime.agents[name]
 
-    async def _save_servers(self, agent: Agent, servers: dict[str, Declared]) -> None:
-        """On disk first: what is acknowledged survives."""
+    async def _save_servers(self, agent: Agent, servers: dict[str, McpServerConfig]) -> None:
+        """Store the agent before using it, so that an acknowledged change survives a crash."""
         changed = msgspec.structs.replace(agent, mcps=tuple(servers.values()))
         await self._daemon.storage.save_agent(changed)
         self._daemon.register(changed)
 
-    def _describe_server(self, agent: str, server: Declared) -> wire.McpInfo:
+    def _describe_server(self, agent: str, server: McpServerConfig) -> wire.McpInfo:
         return to_mcp_info(agent, server, self._daemon.mcp.find_peer(server))
 
 
-def to_mcp_info(agent: str, server: Declared, peer: Peer | None) -> wire.McpInfo:
-    """Secrets are masked, as everywhere on the way out."""
+def to_mcp_info(agent: str, server: McpServerConfig, peer: Peer | None) -> wire.McpInfo:
+    """Secrets are masked, as in all answers."""
     return wire.McpInfo(
         name=server.name,
         command=server.command,

@@ -1,4 +1,4 @@
-"""RecallServer: the requests that look for something: in sessions, and in what agents remember."""
+"""MemoryAndSearchHandlers: the requests that search sessions and read or replace memories."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 DEFAULT_HITS = 5
 MAX_HITS = 50
-DEFAULT_CONTEXT_MESSAGES = 4  # messages before and after the one that was found
-# Bytes of entries on one page; an entry that is larger comes alone.
+DEFAULT_CONTEXT_MESSAGES = 4  # messages before and after a hit
+# Bytes of entries on one page; a larger entry has a page of its own.
 PAGE_BYTES = 4 * 1024 * 1024
-ENTRY_OVERHEAD_BYTES = 64  # of an entry beside its texts
+ENTRY_OVERHEAD_BYTES = 64  # of an entry in addition to its texts
 
 MemoryRequest = wire.SearchMemoryMsg | wire.ListMemoryMsg | wire.ReplaceMemoryMsg
 
@@ -34,7 +34,7 @@ class MemoryAndSearchHandlers(Server):
     # ── Sessions ────────────────────────────────────────────────────────────────────────────
 
     async def search_sessions(self, request: wire.SearchSessionsMsg) -> wire.SessionHitList:
-        """Whoever may connect may see everything: what narrows it down is the client's wish."""
+        """Any client may see all sessions; the filters are for its convenience."""
         await self._daemon.wait_until_ready()
         with translate_errors():
             hits = await self._daemon.index.search(
@@ -54,8 +54,8 @@ class MemoryAndSearchHandlers(Server):
 
     # ── Memory ──────────────────────────────────────────────────────────────────────────────
 
-    # Without a sender a client sees all of an agent's memory, names as they are stored. With one it
-    # sees what that sender may see, and names as that sender gave them.
+    # Without a sender, a client sees all of an agent's memory, with names as stored. With a sender,
+    # it sees what that sender may see, with names as that sender gave them.
 
     async def search_memory(self, request: wire.SearchMemoryMsg) -> wire.MemoryHitList:
         limit = min(max(1, request.limit if request.HasField("limit") else DEFAULT_HITS), MAX_HITS)
@@ -69,7 +69,7 @@ class MemoryAndSearchHandlers(Server):
     async def list_memory(self, request: wire.ListMemoryMsg) -> wire.MemoryPage:
         async with self._open_memory(request) as (memory, access):
             if request.HasField("name"):
-                # A thread may be going through all there is, and the loop must not wait for that.
+                # In a thread: another thread may hold the memory's lock for long.
                 entry = await asyncio.to_thread(find_entry, memory, access, request.name)
                 if entry is None:
                     raise NotFoundError(
@@ -81,9 +81,9 @@ class MemoryAndSearchHandlers(Server):
             )
 
     async def replace_memory(self, request: wire.ReplaceMemoryMsg) -> None:
-        # As many as a frame holds.
+        # In a thread: there can be as many entries as a frame holds.
         entries = await asyncio.to_thread(
-            lambda: [parse_memory_entry(given) for given in request.entries]
+            lambda: [parse_memory_entry(message) for message in request.entries]
         )
         async with self._open_memory(request) as (memory, access):
             await asyncio.to_thread(replace_entries, memory, access, entries)
@@ -128,12 +128,12 @@ def parse_time_field(field: str, text: str) -> datetime | None:
     if not text:
         return None
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise BadRequestError(
             f"{field} must be a time such as 2026-01-31T12:00:00Z, not {text[:40]!r}"
         ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def to_session_hit(hit: SessionHit) -> wire.SessionHit:
@@ -170,7 +170,7 @@ def to_memory_hit(hit: "MemoryHit") -> wire.MemoryHit:
 
 
 def format_rfc_3339(seconds: int) -> str:
-    """Files of others may say what no calendar has."""
+    """Empty if the time is out of range, which happens in files of other programs."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -178,7 +178,7 @@ def format_rfc_3339(seconds: int) -> str:
 
 
 def to_memory_page(entries: Sequence[MemoryEntry], after: int) -> wire.MemoryPage:
-    found = wire.MemoryPage(total=len(entries))
+    page = wire.MemoryPage(total=len(entries))
     room = PAGE_BYTES
     for entry in entries:
         if entry.id <= after:
@@ -188,11 +188,11 @@ def to_memory_page(entries: Sequence[MemoryEntry], after: int) -> wire.MemoryPag
             + len(entry.content.encode())
             + count_name_bytes([entry.name, *entry.aliases])
         )
-        if room < 0 and found.entries:
-            found.next_after = found.entries[-1].number
+        if room < 0 and page.entries:
+            page.next_after = page.entries[-1].number
             break
-        found.entries.append(to_memory_entry(entry))
-    return found
+        page.entries.append(to_memory_entry(entry))
+    return page
 
 
 def count_name_bytes(names: Iterable[str]) -> int:
@@ -210,15 +210,17 @@ def to_memory_entry(entry: MemoryEntry) -> wire.MemoryEntry:
     )
 
 
-def parse_memory_entry(given: wire.MemoryEntry) -> MemoryEntry:
+def parse_memory_entry(message: wire.MemoryEntry) -> MemoryEntry:
     try:
-        kind = EntryKind[given.kind.upper() or "NOTE"]
+        kind = EntryKind[message.kind.upper() or "NOTE"]
     except KeyError:
         known = ", ".join(kind.name.lower() for kind in EntryKind)
-        raise BadRequestError(f"a kind is one of {known}, not {given.kind[:40]!r}") from None
-    # They are made in one go, however many, and nobody is answered meanwhile.
-    if len(given.aliases) > MAX_ALIASES:
+        raise BadRequestError(f"a kind is one of {known}, not {message.kind[:40]!r}") from None
+    # All aliases are built in one step, which blocks other requests.
+    if len(message.aliases) > MAX_ALIASES:
         raise BadRequestError(
-            f"{given.name[:60]!r} has more than {MAX_ALIASES} aliases; keep the best"
+            f"{message.name[:60]!r} has more than {MAX_ALIASES} aliases; keep the best"
         )
-    return MemoryEntry(0, given.created_at, kind, given.name, given.content, tuple(given.aliases))
+    return MemoryEntry(
+        0, message.created_at, kind, message.name, message.content, tuple(message.aliases)
+    )

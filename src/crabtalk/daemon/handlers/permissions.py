@@ -1,4 +1,4 @@
-"""PermissionsServer: the requests about what agents may do: modes and explanations."""
+"""PermissionHandlers: the requests about permission modes and their explanation."""
 
 from typing import TYPE_CHECKING
 
@@ -30,8 +30,8 @@ class PermissionHandlers(Server):
                 current = mode if mode is not None else read_mode(agent.mode)
                 self._daemon.feed.publish_mode_change(pair, current.label)
             meta = await self._daemon.storage.read_meta(pair)
-        own = meta.mode if meta is not None else ""
-        return wire.ModeInfo(mode=(read_mode(own or agent.mode)).label, is_set=bool(own))
+        own_mode = meta.mode if meta is not None else ""
+        return wire.ModeInfo(mode=read_mode(own_mode or agent.mode).label, is_set=bool(own_mode))
 
     async def explain_agent(self, request: wire.ExplainAgentMsg) -> wire.AgentPermissions:
         runtime = await self._daemon.wait_until_ready()
@@ -40,14 +40,14 @@ class PermissionHandlers(Server):
             await self._daemon.load_new_agent(request.agent)
             agent = runtime.find_agent_definition(request.agent)
             meta = await self._daemon.storage.read_meta(Pair(request.agent, sender))
-        own = meta.mode if meta is not None else ""
-        mode = read_mode(request.mode or own or agent.mode)
-        from crabtalk.policy import explain_permissions  # late: asked for now and then
+        own_mode = meta.mode if meta is not None else ""
+        mode = read_mode(request.mode or own_mode or agent.mode)
+        from crabtalk.policy import explain_permissions  # late: rarely used
 
-        found = explain_permissions(
+        explanation = explain_permissions(
             self._daemon.policy, agent, sender, mode, self._daemon.list_tools(agent)
         )
-        return to_agent_permissions(request.agent, sender, found)
+        return to_agent_permissions(request.agent, sender, explanation)
 
 
 def to_mode_arguments(pair: Pair, mode: Mode | None) -> tuple[str, str, str]:
@@ -55,23 +55,25 @@ def to_mode_arguments(pair: Pair, mode: Mode | None) -> tuple[str, str, str]:
 
 
 def read_mode(word: str) -> Mode:
-    """Empty: as without one. Raises BadRequestError for what is no mode."""
+    """Empty means auto. Raises BadRequestError for an unknown mode."""
     try:
         return parse_mode(word) if word else Mode.AUTO
     except ValueError as error:
         raise BadRequestError(str(error)) from None
 
 
-def to_agent_permissions(agent: str, sender: str, found: "Explanation") -> wire.AgentPermissions:
+def to_agent_permissions(
+    agent: str, sender: str, explanation: "Explanation"
+) -> wire.AgentPermissions:
     return wire.AgentPermissions(
         agent=agent,
         sender=sender,
-        origin=found.trust_level.label,
-        origin_reason=found.trust_reason,
-        mode=found.mode.label,
+        origin=explanation.trust_level.label,
+        origin_reason=explanation.trust_reason,
+        mode=explanation.mode.label,
         tools=[
             wire.ToolPermission(tool=line.tool, verdict=line.verdict, reason=line.reason)
-            for line in found.tools
+            for line in explanation.tools
         ],
-        notes=found.notes,
+        notes=explanation.notes,
     )

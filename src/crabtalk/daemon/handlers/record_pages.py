@@ -1,4 +1,4 @@
-"""A conversation's records as the wire pages through them, for programs that mirror the log."""
+"""Converts a conversation's records to wire pages, for programs that mirror the log."""
 
 from typing import Any
 
@@ -19,15 +19,17 @@ from .wire_conversion import to_conversation_message
 STOP_REASONS = {reason.value: WIRE_STOP_REASONS[reason] for reason in StopReason}
 
 
-def to_record_page(found: RecordSlice, asked: int, limit: int) -> wire.RecordPage:
-    """At most `limit` records. Records that nobody outside needs are passed over."""
+def to_record_page(
+    record_slice: RecordSlice, requested_position: int, limit: int
+) -> wire.RecordPage:
+    """At most `limit` records. Records that only the daemon needs are skipped."""
     page = wire.RecordPage(
-        next_position=found.position,
-        has_more=found.has_more,
-        log_id=found.origin,
-        restarted=found.start != asked,
+        next_position=record_slice.position,
+        has_more=record_slice.has_more,
+        log_id=record_slice.origin,
+        restarted=record_slice.start != requested_position,
     )
-    for position, record in found.records:
+    for position, record in record_slice.records:
         if len(page.records) >= limit:
             page.next_position = position
             page.has_more = True
@@ -80,7 +82,7 @@ def to_compaction(record: MarkerRecord) -> wire.CompactionRecord:
 
 
 def to_change(record: MetaRecord) -> wire.ConversationRecord | None:
-    """A snapshot repeats the title that it has; it is told all the same."""
+    """A snapshot repeats the title, which is reported again."""
     if record.title is None and record.mode is None:
         return None
     return wire.ConversationRecord(change=wire.ChangeRecord(title=record.title, mode=record.mode))

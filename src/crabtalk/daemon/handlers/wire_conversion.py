@@ -1,4 +1,4 @@
-"""What storage and the engine hold, in the words of the wire."""
+"""Converts values of storage and the runtime to wire messages."""
 
 import json
 from collections.abc import Iterable
@@ -57,7 +57,7 @@ def add_conversation(
 def to_conversation_message(
     record: MessageRecord, *, with_runs: bool = False
 ) -> wire.ConversationMessage:
-    """`with_runs` adds what says which run it belongs to, and whether a call failed."""
+    """`with_runs` adds the run id, the key, and whether a call failed."""
     message = record.message
     answer = wire.ConversationMessage(
         role=message.role,
@@ -83,8 +83,8 @@ def to_conversation_message(
 
 
 def to_damaged_message(number: int, at: str) -> wire.ConversationMessage:
-    """Shown in the place of a message that is damaged. Nobody knows who said it; every client
-    shows the agent's messages."""
+    """A note in place of a damaged message. The role is lost with the message; the note is the
+    agent's, because every client shows those."""
     return wire.ConversationMessage(
         role="assistant", content=DAMAGED_MESSAGE_TEXT, id=number, timestamp=at
     )
@@ -93,26 +93,26 @@ def to_damaged_message(number: int, at: str) -> wire.ConversationMessage:
 def insert_damaged_messages(
     messages: Iterable[MessageRecord], damaged: Iterable[int], *, with_runs: bool = False
 ) -> list[wire.ConversationMessage]:
-    """The messages by id, with a note for each one that is damaged. What belongs to a run with a
-    key says so in any case; a client that gives none sees what it always saw."""
-    waiting = sorted(damaged, reverse=True)
-    found: list[wire.ConversationMessage] = []
+    """The messages by id, with a note for each damaged one. Messages of a run with a key have
+    their run fields even without `with_runs`; a client that uses no keys sees none."""
+    missing_ids = sorted(damaged, reverse=True)
+    result: list[wire.ConversationMessage] = []
     at = ""
     for record in messages:
-        while waiting and waiting[-1] < record.id:
-            found.append(to_damaged_message(waiting.pop(), at or record.at))
-        is_told = with_runs or record.is_keyed
-        found.append(to_conversation_message(record, with_runs=is_told))
+        while missing_ids and missing_ids[-1] < record.id:
+            result.append(to_damaged_message(missing_ids.pop(), at or record.at))
+        show_run = with_runs or record.is_keyed
+        result.append(to_conversation_message(record, with_runs=show_run))
         at = record.at
-    return found + [to_damaged_message(number, at) for number in reversed(waiting)]
+    return result + [to_damaged_message(number, at) for number in reversed(missing_ids)]
 
 
 def to_conversation_history(
     stored: StoredConversation, *, with_runs: bool = False
 ) -> wire.ConversationHistory:
-    """What the agent has before its eyes, as people read it: without the tools' part."""
-    spoken = [r for r in stored.messages if r.message.role in ("user", "assistant")]
-    messages = insert_damaged_messages(spoken, stored.damaged, with_runs=with_runs)
+    """The messages in the agent's context, without tool calls and results."""
+    records = [r for r in stored.messages if r.message.role in ("user", "assistant")]
+    messages = insert_damaged_messages(records, stored.damaged, with_runs=with_runs)
     if (marker := stored.marker) is not None and marker.summary:
         summary = wire.ConversationMessage(
             role="user", content=marker.summary, timestamp=marker.archived_at
@@ -147,7 +147,7 @@ def parse_time(text: str) -> datetime | None:
 
 
 class DayNames:
-    """Days as people call them where the daemon is. One for a whole listing."""
+    """Names days relative to now, in the daemon's time zone. One instance per listing."""
 
     def __init__(self, now: datetime) -> None:
         self._zone = now.tzinfo

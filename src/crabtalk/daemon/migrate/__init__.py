@@ -1,1 +1,1 @@
-"""`crabtalkd migrate`: all that is kept, from the files of a home into a database, and back."""
+"""`crabtalkd migrate`: copies all stored data from a home's files into a database, or back."""

@@ -1,4 +1,4 @@
-"""What `crabtalkd migrate` does: it has both sides to itself, says how far it is, and shows the
+"""The `crabtalkd migrate` command: locks both sides, runs the migration, and shows progress and
 outcome."""
 
 import json
@@ -25,12 +25,12 @@ from crabtalk.storage import FileStorage
 from .home_side import HomeSide
 from .migration import MigrationError, MigrationOutcome, MigrationSide, copy_and_verify
 
-# Seconds between two words of how far it is.
+# Minimum seconds between two updates of the progress line.
 UPDATE_INTERVAL_SECONDS = 0.1
 
 
 async def run_migration(home: Path, source: str, target: str) -> list[MigrationOutcome]:
-    """Raises MigrationError, HomeError, StorageError and StoreError."""
+    """Raises MigrationError, HomeError, StorageError and MemoryStoreError."""
     with WarningPrinter(), Home(home), MigrationProgressBar() as bar:
         files = HomeSide(home)
         if source == FILE_URL:
@@ -43,7 +43,7 @@ async def run_migration(home: Path, source: str, target: str) -> list[MigrationO
 
 
 async def settle_accepted_messages(home: Path) -> None:
-    """Puts into the logs what a daemon that was killed had accepted: only logs are moved."""
+    """Add messages that a killed daemon had accepted to the logs: only logs are copied."""
     storage = FileStorage(home)
     try:
         for pair in await storage.list_unsettled():
@@ -65,9 +65,9 @@ async def open_database_side(url: str, *, is_source: bool) -> AsyncIterator[Migr
 
 
 def check_urls(source: str, target: str, home: Path) -> None:
-    """Raises UsageError. No sentence has an address in it: it may hold a password."""
-    given = {"--from": source, "--to": target}
-    for option, url in given.items():
+    """Raises UsageError. Errors do not quote a url: it may contain a password."""
+    urls = {"--from": source, "--to": target}
+    for option, url in urls.items():
         if url != FILE_URL and not url.startswith(DATABASE_URL_PREFIXES):
             raise click.UsageError(f'{option} must be "file:" or "postgresql://HOST/DATABASE"')
         if not is_complete_url(url):
@@ -85,34 +85,40 @@ def check_urls(source: str, target: str, home: Path) -> None:
 
 
 def is_complete_url(url: str) -> bool:
-    """Whether what comes before the path is names, and ports that are numbers."""
+    """Whether the part before the path consists of names and numeric ports."""
     try:
-        place = urlsplit(url).netloc
+        netloc = urlsplit(url).netloc
     except ValueError:
         return False
-    hosts = place.rpartition("@")[2].split(",")
+    hosts = netloc.rpartition("@")[2].split(",")
     ports = [host.rpartition(":")[2] for host in hosts if ":" in host and not host.endswith("]")]
-    return ("@" not in url or "@" in place) and all(port.isdecimal() for port in ports)
+    return ("@" not in url or "@" in netloc) and all(port.isdecimal() for port in ports)
 
 
 def format_outcomes(outcomes: Sequence[MigrationOutcome]) -> str:
     rows = [("", "source", "target", "hash", "")]
-    for one in outcomes:
-        hashes = one.source_hash if one.is_same else f"{one.source_hash} {one.target_hash}"
-        said = "same" if one.is_same else "DIFFERENT"
-        rows.append((one.kind, str(one.source), str(one.target), hashes, said))
+    for outcome in outcomes:
+        hashes = (
+            outcome.source_hash
+            if outcome.is_same
+            else f"{outcome.source_hash} {outcome.target_hash}"
+        )
+        verdict = "same" if outcome.is_same else "DIFFERENT"
+        rows.append((outcome.kind, str(outcome.source), str(outcome.target), hashes, verdict))
     return format_table(rows)
 
 
 def encode_outcomes(outcomes: Sequence[MigrationOutcome]) -> str:
-    kinds = {one.kind: {**one._asdict(), "is_same": one.is_same} for one in outcomes}
-    for known in kinds.values():
-        del known["kind"]
-    return json.dumps({"ok": all(one.is_same for one in outcomes), "kinds": kinds})
+    kinds = {
+        outcome.kind: {**outcome._asdict(), "is_same": outcome.is_same} for outcome in outcomes
+    }
+    for fields in kinds.values():
+        del fields["kind"]
+    return json.dumps({"ok": all(outcome.is_same for outcome in outcomes), "kinds": kinds})
 
 
 def format_advice(home: Path, url: str) -> str:
-    """What makes the daemon use it. A password is for its owner to fill in."""
+    """How to make the daemon use the target. The password in the url is masked."""
     for secret in StorageSettings(url).secrets:
         url = url.replace(secret, MASK)
     return (
@@ -123,7 +129,7 @@ def format_advice(home: Path, url: str) -> str:
 
 
 class WarningPrinter(logging.Handler):
-    """What is left out, and why: a line on standard error, once each."""
+    """Prints warnings of the migration to standard error, each once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -140,7 +146,7 @@ class WarningPrinter(logging.Handler):
         self._logger.propagate = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        # What copies lines aside says so too.
+        # The storage's own warning repeats ours about lines that are set aside.
         text = escape_controls(record.getMessage())
         if text not in self._printed and record.name != "crabtalk.storage.log_file":
             self._printed.add(text)
@@ -149,7 +155,7 @@ class WarningPrinter(logging.Handler):
 
 
 class MigrationProgressBar:
-    """How far it is, in one line that is written over. Only on a terminal."""
+    """Shows the progress in one line that is overwritten. Only on a terminal."""
 
     def __init__(self) -> None:
         self._shown_at = 0.0
@@ -162,7 +168,7 @@ class MigrationProgressBar:
         if self._shown_at:
             click.echo("\r\x1b[K", nl=False, err=True)
 
-    def update(self, what: str, done: int, total: int) -> None:
+    def update(self, step: str, done: int, total: int) -> None:
         if self._is_terminal and time.monotonic() - self._shown_at >= UPDATE_INTERVAL_SECONDS:
             self._shown_at = time.monotonic()
-            click.echo(f"\r\x1b[K{what}: {done} of {total}", nl=False, err=True)
+            click.echo(f"\r\x1b[K{step}: {done} of {total}", nl=False, err=True)

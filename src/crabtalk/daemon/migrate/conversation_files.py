@@ -1,8 +1,8 @@
-"""LogFiles: the logs of a home, as a migration reads and writes them.
+"""ConversationLogFiles: reads and writes the logs of a home for a migration.
 
-What is read stays as it is: half a line at the end of a log is left out, and a line that cannot be
-read is copied aside, as by anybody who reads the log. A log that does not say whose it is stays
-behind. Checksums are left out of what is read, and made anew for what is written.
+Reading does not change a log: half a line at its end is left out, and a line that cannot be parsed
+is copied to another file, as whenever a log is read. A log without an owner is left out. Checksums
+are removed when reading and computed again when writing.
 """
 
 import logging
@@ -45,20 +45,20 @@ class ConversationLogFiles:
         return list(self._owners)
 
     def _scan(self) -> dict[str, Pair]:
-        """Of two logs of one conversation, the one that bears its name."""
+        """The owners of all logs. Of two logs of a conversation, the one with its name is used."""
         remove_stale_temporary_files(self._directory)
         names: dict[Pair, str] = {}
         for name in sorted(self._list_names()):
             pair = self._read_owner(name)
             if pair is None:
                 continue
-            kept, other = name, names.get(pair)
+            used, other = name, names.get(pair)
             if other is not None:
-                kept, left = (name, other) if name == make_log_name(pair) else (other, name)
+                used, ignored = (name, other) if name == make_log_name(pair) else (other, name)
                 log.warning(
-                    "%s.jsonl is left out: %s.jsonl is of the same conversation", left, kept
+                    "%s.jsonl is left out: %s.jsonl is of the same conversation", ignored, used
                 )
-            names[pair] = kept
+            names[pair] = used
         return {name: pair for pair, name in sorted(names.items(), key=lambda item: item[1])}
 
     def _list_names(self) -> Iterator[str]:
@@ -66,7 +66,7 @@ class ConversationLogFiles:
             with os.scandir(self._directory) as entries:
                 yield from (e.name[:-6] for e in entries if e.name.endswith(".jsonl"))
         except FileNotFoundError:
-            return  # nothing was said yet
+            return  # no conversation yet
 
     def _read_owner(self, name: str) -> Pair | None:
         path = self._path(name)
@@ -75,34 +75,42 @@ class ConversationLogFiles:
             log.warning("%s is left out: it is no log of ours", shown)
             return None
         pair = logs.read_owner(path)
-        if pair is None and path.stat().st_size:  # an empty one never had its first line
+        if (
+            pair is None and path.stat().st_size
+        ):  # an empty log is from a crash before its first line
             log.warning("%s is left out: it does not say whose it is", shown)
         return pair
 
     async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
-        return [one.digest for one in await self.read_headers(names)]
+        return [header.digest for header in await self.read_headers(names)]
 
     async def read_headers(self, names: Sequence[str]) -> list[ConversationHeader]:
         return await run_in_thread(lambda: [self._read_header(name) for name in names])
 
     def _read_header(self, name: str) -> ConversationHeader:
         pair = self._owners[name]
-        fold = EntryAccumulator(pair)
+        accumulator = EntryAccumulator(pair)
         for line in self._read_entries(name):
-            fold.add(line)
-        meta = msgspec.structs.replace(fold.meta, agent=pair.agent, created_by=pair.sender)
+            accumulator.add(line)
+        meta = msgspec.structs.replace(accumulator.meta, agent=pair.agent, created_by=pair.sender)
         return ConversationHeader(
-            name, pair, meta, fold.count, fold.size, fold.marker, fold.entries_hash
+            name,
+            pair,
+            meta,
+            accumulator.count,
+            accumulator.size,
+            accumulator.marker,
+            accumulator.entries_hash,
         )
 
     async def read_chunks(
         self, names: Sequence[str]
     ) -> AsyncIterator[list[tuple[str, MigrationEntry]]]:
-        following = make_chunk_reader(
+        read_next = make_chunk_reader(
             (name, line) for name in names for line in self._read_entries(name)
         )
-        while piece := await run_in_thread(following):
-            yield piece
+        while chunk := await run_in_thread(read_next):
+            yield chunk
 
     def _read_entries(self, name: str) -> Iterator[MigrationEntry]:
         path = self._path(name)
@@ -118,7 +126,7 @@ class ConversationLogFiles:
                     elif data:
                         damaged.append(data)
                     continue
-                data = remove_seal(data)  # a database has checksums of its own
+                data = remove_seal(data)  # a database computes its own checksums
                 yield MigrationEntry(data if is_text(data) else encode_line(record)[:-1], record)
         if damaged:
             logs.set_aside(path, damaged)
@@ -132,49 +140,49 @@ class ConversationLogFiles:
     # ── Writing ─────────────────────────────────────────────────────────────────────────────
 
     async def add(self, names: Sequence[str], source: ConversationItems) -> None:
-        """They get their names when all of them are on the disk."""
+        """Written to temporary files, which are renamed when all of them are on disk."""
         for name in names:
             if not is_handle(name):
                 raise StorageError(f"no log can be called {name!r}; delete that conversation")
-        asides = {
+        temporary_paths = {
             name: self._directory / f".{number}.{os.getpid()}.new"
             for number, name in enumerate(names)
         }
         sums: dict[str, bytes] = {}  # of the last line of each
         try:
-            async for piece in source.read_chunks(names):
-                await run_in_thread(self._write, asides, piece, sums)
-            await run_in_thread(self._commit, asides)
+            async for chunk in source.read_chunks(names):
+                await run_in_thread(self._write, temporary_paths, chunk, sums)
+            await run_in_thread(self._commit, temporary_paths)
         finally:
-            for aside in asides.values():
-                aside.unlink(missing_ok=True)
+            for temporary_path in temporary_paths.values():
+                temporary_path.unlink(missing_ok=True)
 
     def _write(
         self,
-        asides: Mapping[str, Path],
-        piece: Sequence[tuple[str, MigrationEntry]],
+        temporary_paths: Mapping[str, Path],
+        chunk: Sequence[tuple[str, MigrationEntry]],
         sums: dict[str, bytes],
     ) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        for name, lines in groupby(piece, key=itemgetter(0)):
-            with os.fdopen(os.open(asides[name], flags, 0o600), "ab") as file:
+        for name, lines in groupby(chunk, key=itemgetter(0)):
+            with os.fdopen(os.open(temporary_paths[name], flags, 0o600), "ab") as file:
                 data = b"".join(line.data + b"\n" for _, line in lines)
                 sealed, sums[name] = seal_lines(data, sums.get(name, b""))
                 file.write(sealed)
 
-    def _commit(self, asides: Mapping[str, Path]) -> None:
+    def _commit(self, temporary_paths: Mapping[str, Path]) -> None:
         flush = file_system_flush()
-        for aside in asides.values():
-            descriptor = os.open(aside, os.O_RDONLY)
+        for temporary_path in temporary_paths.values():
+            descriptor = os.open(temporary_path, os.O_RDONLY)
             try:
                 (flush or os.fsync)(descriptor)
             finally:
                 os.close(descriptor)
             if flush is not None:
-                break  # with the file system of one, all are
-        for name, aside in asides.items():
-            aside.rename(self._path(name))
+                break  # syncs the whole file system, and so all files
+        for name, temporary_path in temporary_paths.items():
+            temporary_path.rename(self._path(name))
         flush_directory(self._directory)
 
     def _path(self, name: str) -> Path:
@@ -182,7 +190,7 @@ class ConversationLogFiles:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether a database can hold it: what stands beside a record's own fields may be anything."""
+    """Whether a database can store it: unknown fields of a record can hold any bytes."""
     try:
         return "\0" not in data.decode()
     except UnicodeDecodeError:

@@ -1,5 +1,8 @@
-"""LogRows: conversations in a database, as a migration reads and writes them: many rows at a time,
-past leases and tickets. Whoever uses it has the database to itself."""
+"""ConversationRows: reads and writes the conversations of a database for a migration.
+
+It handles many rows at once and ignores leases and tickets, so no daemon may use the database
+meanwhile.
+"""
 
 import logging
 from collections import Counter
@@ -27,12 +30,12 @@ from .migration import (
 
 log = logging.getLogger(__name__)
 
-# Entries of conversations that are read together.
+# Total entries of conversations that are read together.
 MAX_ENTRIES_TOGETHER = 5_000
 
 HANDLES = "SELECT handle FROM conversations WHERE last_seq > 0"
 SELECT_ROWS = "SELECT * FROM conversations WHERE handle = ANY($1::text[])"
-# The first one in any case, the others as long as all of them are not too large.
+# The first entry in any case, the others as long as their total size is within the limit.
 CHUNK_TEMPLATE = """
 SELECT conversation, seq, body FROM (
     SELECT conversation, seq, body,
@@ -43,14 +46,14 @@ SELECT conversation, seq, body FROM (
     ) AS few
 ) AS piece WHERE place = 1 OR size <= $5 ORDER BY conversation, seq
 """
-# Of one the index has them in order; those of a few are few, and are sorted.
+# For one conversation the index has the order; for several, the few entries are sorted.
 CHUNK_OF_ONE = CHUNK_TEMPLATE.format(
     "conversation = ($1::bigint[])[1] AND seq > $3 AND $2::bigint IS NOT NULL"
 )
 CHUNK_OF_SEVERAL = CHUNK_TEMPLATE.format(
     "conversation = ANY($1::bigint[]) AND (conversation, seq) > ($2, $3)"
 )
-# Each row's approved tools are JSON: arrays of arrays must be of one length.
+# The approved tools of each row are JSON, because PostgreSQL arrays must be rectangular.
 INSERT_CONVERSATIONS = """
 INSERT INTO conversations (key, handle, agent, sender, created_at, updated_at, title,
     message_count, approved, last_seq, marker_seq, changed)
@@ -75,51 +78,51 @@ class ConversationRows:
         return sorted(row["handle"] for row in await self._database.fetch(HANDLES))
 
     async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
-        return [one.digest for one in await self.read_headers(names)]
+        return [header.digest for header in await self.read_headers(names)]
 
     async def read_headers(self, names: Sequence[str]) -> list[ConversationHeader]:
-        """Their rows as they are: that they fit the entries is for the digest to show."""
+        """The rows as stored; comparing digests shows whether they match their entries."""
         rows = await self._fetch_rows(names)
-        read = {row["id"]: HeaderBuilder(row) for row in rows}
-        async for piece in self._read_row_chunks(rows):
-            for number, seq, line in piece:
-                read[number].add(seq, line)
-        found = {one.row["handle"]: one.build() for one in read.values()}
-        return [found[name] for name in names]
+        builders = {row["id"]: HeaderBuilder(row) for row in rows}
+        async for chunk in self._read_row_chunks(rows):
+            for conversation, seq, line in chunk:
+                builders[conversation].add(seq, line)
+        headers = {builder.row["handle"]: builder.build() for builder in builders.values()}
+        return [headers[name] for name in names]
 
     async def read_chunks(
         self, names: Sequence[str]
     ) -> AsyncIterator[list[tuple[str, MigrationEntry]]]:
         rows = await self._fetch_rows(names)
         handles = {row["id"]: row["handle"] for row in rows}
-        async for piece in self._read_row_chunks(rows):
-            yield [(handles[number], line) for number, _, line in piece if line is not None]
+        async for chunk in self._read_row_chunks(rows):
+            yield [(handles[row_id], line) for row_id, _, line in chunk if line is not None]
 
     async def _fetch_rows(self, names: Sequence[str]) -> list[Any]:
         rows = await self._database.fetch(SELECT_ROWS, list(names))
-        if gone := set(names) - {row["handle"] for row in rows}:
-            raise StorageError(f"{min(gone)} is gone from {self._database.name}; run it again")
+        if missing := set(names) - {row["handle"] for row in rows}:
+            raise StorageError(f"{min(missing)} is gone from {self._database.name}; run it again")
         return rows
 
     async def _read_row_chunks(
         self, rows: Sequence[Any]
     ) -> AsyncIterator[list[tuple[int, int, MigrationEntry | None]]]:
-        """With their conversations and places; None for what cannot be read."""
+        """Entries with conversation id and position; None for those that cannot be parsed."""
         names = {row["id"]: row["handle"] for row in rows}
         for ids in group_short_conversations(rows):
             statement = CHUNK_OF_ONE if len(ids) == 1 else CHUNK_OF_SEVERAL
-            reached = (0, 0)
-            while found := await self._database.fetch(
-                statement, ids, *reached, MAX_CHUNK_ENTRIES, MAX_CHUNK_BYTES
+            position = (0, 0)
+            while entries := await self._database.fetch(
+                statement, ids, *position, MAX_CHUNK_ENTRIES, MAX_CHUNK_BYTES
             ):
-                yield [(n, seq, parse_entry(names[n], body)) for n, seq, body in found]
-                reached = (found[-1]["conversation"], found[-1]["seq"])
+                yield [(id_, seq, parse_entry(names[id_], body)) for id_, seq, body in entries]
+                position = (entries[-1]["conversation"], entries[-1]["seq"])
 
     async def add(self, names: Sequence[str], source: ConversationItems) -> None:
         waiting: list[ConversationHeader] = []
-        for one in await source.read_headers(names):
-            waiting.append(one)
-            if sum(one.size for one in waiting) >= MAX_CHUNK_BYTES:
+        for header in await source.read_headers(names):
+            waiting.append(header)
+            if sum(header.size for header in waiting) >= MAX_CHUNK_BYTES:
                 await self._insert(waiting, source)
                 waiting = []
         if waiting:
@@ -128,18 +131,18 @@ class ConversationRows:
     async def _insert(
         self, conversations: Sequence[ConversationHeader], source: ConversationItems
     ) -> None:
-        """All of them or none."""
+        """Insert all of them in one transaction."""
         async with self._database.transaction() as connection:
-            begun = await connection.fetch(
+            inserted = await connection.fetch(
                 INSERT_CONVERSATIONS, *to_conversation_columns(conversations)
             )
-            ids = {row["handle"]: row["id"] for row in begun}
+            ids = {row["handle"]: row["id"] for row in inserted}
 
             seqs: Counter[str] = Counter()
 
             async def entries() -> AsyncIterator[tuple[Any, ...]]:
-                async for piece in source.read_chunks(list(ids)):
-                    for name, line in piece:
+                async for chunk in source.read_chunks(list(ids)):
+                    for name, line in chunk:
                         seqs[name] += 1
                         yield (ids[name], seqs[name], *to_entry_columns(line))
 
@@ -149,7 +152,7 @@ class ConversationRows:
 
 
 class HeaderBuilder:
-    """A conversation while its entries are read."""
+    """Builds a conversation's header while its entries are read."""
 
     def __init__(self, row: Any) -> None:
         self.row = row
@@ -166,7 +169,7 @@ class HeaderBuilder:
             self._marker = self._entries.count
 
     def build(self) -> ConversationHeader:
-        row, fold = self.row, self._entries
+        row, accumulator = self.row, self._entries
         if self._last_seq != row["last_seq"]:
             raise StorageError(
                 f"the conversation {row['handle']} in the database ends at entry {self._last_seq}, "
@@ -178,14 +181,14 @@ class HeaderBuilder:
             created_at=decode_column(meta.created_at),
             updated_at=decode_column(meta.updated_at),
         )
-        name, entries = row["handle"], fold.entries_hash
+        name, entries = row["handle"], accumulator.entries_hash
         return ConversationHeader(
-            name, self._pair, meta, fold.count, fold.size, self._marker, entries
+            name, self._pair, meta, accumulator.count, accumulator.size, self._marker, entries
         )
 
 
 def group_short_conversations(rows: Sequence[Any]) -> Iterator[list[int]]:
-    """Conversations that are short are read together."""
+    """Group the ids of short conversations, to read them together."""
     ids: list[int] = []
     entries = 0
     for row in sorted(rows, key=itemgetter("last_seq")):
@@ -199,20 +202,20 @@ def group_short_conversations(rows: Sequence[Any]) -> Iterator[list[int]]:
 
 
 def to_conversation_columns(conversations: Sequence[ConversationHeader]) -> tuple[list[Any], ...]:
-    metas = [one.meta for one in conversations]
+    metas = [header.meta for header in conversations]
     approved = [[encode_column(tool) for tool in meta.approved] for meta in metas]
     return (
-        [make_pair_key(one.pair) for one in conversations],
-        [one.handle for one in conversations],
-        [encode_column(one.pair.agent) for one in conversations],
-        [encode_column(one.pair.sender) for one in conversations],
+        [make_pair_key(header.pair) for header in conversations],
+        [header.handle for header in conversations],
+        [encode_column(header.pair.agent) for header in conversations],
+        [encode_column(header.pair.sender) for header in conversations],
         [encode_column(meta.created_at) for meta in metas],
         [encode_column(meta.updated_at) for meta in metas],
         [encode_column(meta.title) for meta in metas],
         [meta.message_count for meta in metas],
         [msgspec.json.encode(tools).decode() for tools in approved],
-        [one.entry_count for one in conversations],
-        [one.marker for one in conversations],
+        [header.entry_count for header in conversations],
+        [header.marker for header in conversations],
     )
 
 
@@ -227,6 +230,6 @@ def parse_entry(name: str, body: str) -> MigrationEntry | None:
     try:
         return MigrationEntry(data, decode_record(data))
     except ValueError:
-        # Nobody but a person could have written it.
+        # No daemon writes such entries; a person must have edited the row.
         log.warning("an entry of %s cannot be read, and is left out", name)
         return None

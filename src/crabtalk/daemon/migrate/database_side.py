@@ -1,5 +1,5 @@
-"""DatabaseSide: what a fleet keeps in its database, as a migration reads and writes it. It has the
-database to itself: no daemon may use it meanwhile."""
+"""DatabaseSide: reads and writes a fleet's database for a migration. No daemon may use the database
+meanwhile."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,17 +18,17 @@ from crabtalk.storage.postgres.subscription_table import SubscriptionTable
 from .conversation_rows import ConversationRows
 from .migration import ByteItems, ConversationItems, ItemDigest, MigrationError, hash_bytes
 
-# A statement may write a long conversation, or read the names of all.
+# A statement may write a long conversation, or list all conversations.
 STATEMENT_SECONDS = 600.0
 
-# The lock under which daemons look after the schema as they start: none gets past it meanwhile.
+# Daemons take this lock at start to check the schema, so none can start meanwhile.
 LOCK_TEMPLATE = "SELECT {}(hashtextextended('crabtalk ' || current_schema(), 0)) AS is_ours"
 HOLD_LOCK, TRY_LOCK = (
     LOCK_TEMPLATE.format("pg_try_advisory_lock"),
     LOCK_TEMPLATE.format("pg_try_advisory_xact_lock"),
 )
 LIVE_DAEMONS = "SELECT name FROM daemons WHERE expires_at > clock_timestamp() ORDER BY started_at"
-# Numbers that were given out before are not given out again.
+# Ids of earlier subscriptions must not be used again.
 ADVANCE_SUBSCRIPTION_IDS = """
 SELECT setval(numbers, greatest(nextval(numbers), (SELECT max(id) FROM subscriptions)))
 FROM (SELECT pg_get_serial_sequence('subscriptions', 'id')::regclass AS numbers) AS sequence
@@ -49,7 +49,7 @@ class DatabaseSide:
 
 @asynccontextmanager
 async def database_side(url: str, *, is_source: bool) -> AsyncIterator[DatabaseSide]:
-    """With the database to itself until the end, which fails where that was not so.
+    """Lock the database; fails at the end if the lock was lost meanwhile.
 
     Raises StorageError and MigrationError.
     """
@@ -84,15 +84,15 @@ async def database_side(url: str, *, is_source: bool) -> AsyncIterator[DatabaseS
 
 
 async def has_tables(database: PostgresDatabase) -> bool:
-    # Not tried twice: what is wrong with an address shows the first time.
+    # Without retries: a wrong address fails at once.
     rows = await database.change("SELECT to_regclass('crabtalk_schema') IS NOT NULL AS is_there")
     return bool(rows[0]["is_there"])
 
 
 def refuse_other_lock(row: Any, database: PostgresDatabase) -> None:
-    if row["is_ours"] is False:  # None without a schema, which is told when it is looked after
+    if row["is_ours"] is False:  # None without a schema, which migrate_schema reports
         raise MigrationError(
-            f"somebody else is at work in {database.name}: a daemon that starts, or another "
+            f"another program is at work in {database.name}: a daemon that starts, or another "
             "migration; wait until that is done"
         )
 
@@ -107,7 +107,7 @@ async def refuse_live_daemons(database: PostgresDatabase) -> None:
 
 
 async def refuse_unsettled_messages(database: PostgresDatabase) -> None:
-    """Only logs are moved, and messages that were accepted are not there yet."""
+    """Only logs are copied, and accepted messages are not in the logs yet."""
     rows = await database.fetch("SELECT count(*) AS left FROM accepted")
     if rows[0]["left"]:
         raise MigrationError(
@@ -132,8 +132,8 @@ class AgentRowItems:
     async def read(self, name: str) -> bytes:
         return self._bodies[name].encode()
 
-    async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
-        for name, data in things:
+    async def add(self, items: Sequence[tuple[str, bytes]]) -> None:
+        for name, data in items:
             await self._table.put(name, data.decode())
 
 
@@ -150,13 +150,13 @@ class MemoryRowItems:
     async def read(self, name: str) -> bytes:
         return await self._memories.export_memory(name)
 
-    async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
-        for name, data in things:
+    async def add(self, items: Sequence[tuple[str, bytes]]) -> None:
+        for name, data in items:
             await self._memories.import_memory(name, data)
 
 
 class SubscriptionRowItems:
-    """By their numbers."""
+    """Subscriptions, named by their ids."""
 
     def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database = database
@@ -164,7 +164,9 @@ class SubscriptionRowItems:
         self._subscriptions: dict[str, Subscription] = {}
 
     async def names(self) -> list[str]:
-        self._subscriptions = {str(one.id): one for one in await self._table.load()}
+        self._subscriptions = {
+            str(subscription.id): subscription for subscription in await self._table.load()
+        }
         return sorted(self._subscriptions)
 
     async def digests(self, names: Sequence[str]) -> list[ItemDigest]:
@@ -173,12 +175,15 @@ class SubscriptionRowItems:
     async def read(self, name: str) -> bytes:
         return msgspec.json.encode(self._subscriptions[name])
 
-    async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
-        added = [msgspec.json.decode(data, type=Subscription) for _, data in things]
+    async def add(self, items: Sequence[tuple[str, bytes]]) -> None:
+        added = [msgspec.json.decode(data, type=Subscription) for _, data in items]
         async with self._database.transaction() as connection:
             await connection.executemany(
                 "INSERT INTO subscriptions (id, source, target_agent, once, created_by) "
                 "VALUES ($1, $2, $3, $4, $5)",
-                [(one.id, one.source, one.target_agent, one.once, one.created_by) for one in added],
+                [
+                    (item.id, item.source, item.target_agent, item.once, item.created_by)
+                    for item in added
+                ],
             )
             await connection.execute(ADVANCE_SUBSCRIPTION_IDS)

@@ -1,5 +1,7 @@
-"""HomeSide: what a home keeps beside logs, as a migration reads and writes it: agents, memories and
-subscriptions, each as the bytes it is."""
+"""HomeSide: reads and writes a home for a migration: agents, memories and subscriptions as bytes.
+
+Logs are in conversation_files.py.
+"""
 
 import asyncio
 import logging
@@ -41,7 +43,7 @@ class HomeSide:
 
 
 class AgentFileItems:
-    """Also of agents that cannot be used: what is wrong with them can be mended anywhere."""
+    """Agent files, including invalid ones: those can be corrected in the target too."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -50,18 +52,18 @@ class AgentFileItems:
         return await run_in_thread(self._names)
 
     def _names(self) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         try:
             files = sorted(path.name for path in self._directory.iterdir())
         except FileNotFoundError:
-            return found
+            return names
         for file in filter(is_agent_file, files):
-            if trouble := self._find_problem(file):
+            if problem := self._find_problem(file):
                 shown = os.fsencode(file).decode(errors="replace")
-                log.warning("agents/%s is left out: %s", shown, trouble)
+                log.warning("agents/%s is left out: %s", shown, problem)
             else:
-                found.append(file.removesuffix(".toml"))
-        return sorted(found)
+                names.append(file.removesuffix(".toml"))
+        return sorted(names)
 
     def _find_problem(self, file: str) -> str:
         try:
@@ -79,8 +81,8 @@ class AgentFileItems:
     async def read(self, name: str) -> bytes:
         return await run_in_thread(self._path(name).read_bytes)
 
-    async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
-        for name, data in things:
+    async def add(self, items: Sequence[tuple[str, bytes]]) -> None:
+        for name, data in items:
             await run_in_thread(self._write, name, data)
 
     def _write(self, name: str, data: bytes) -> None:
@@ -93,7 +95,7 @@ class AgentFileItems:
 
 
 class MemoryFileItems:
-    """As CRMEM has them, with what their journals add."""
+    """Memories in the CRMEM format, with the entries of their journals."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -108,8 +110,8 @@ class MemoryFileItems:
         memory = await asyncio.to_thread(Memory.open_read_only, self._path(name))
         return memory.encode()
 
-    async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
-        for name, data in things:
+    async def add(self, items: Sequence[tuple[str, bytes]]) -> None:
+        for name, data in items:
             await asyncio.to_thread(Memory.create, self._path(name), data)
 
     def _path(self, name: str) -> Path:
@@ -117,7 +119,7 @@ class MemoryFileItems:
 
 
 class SubscriptionFileItems:
-    """By their numbers. Comments in the file stay behind."""
+    """Subscriptions, named by their ids. Comments in the file are not copied."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -125,7 +127,8 @@ class SubscriptionFileItems:
 
     async def names(self) -> list[str]:
         self._subscriptions = {
-            str(one.id): one for one in await SubscriptionFile(self._path).load()
+            str(subscription.id): subscription
+            for subscription in await SubscriptionFile(self._path).load()
         }
         return sorted(self._subscriptions)
 
@@ -135,20 +138,24 @@ class SubscriptionFileItems:
     async def read(self, name: str) -> bytes:
         return msgspec.json.encode(self._subscriptions[name])
 
-    async def add(self, things: Sequence[tuple[str, bytes]]) -> None:
-        added = [msgspec.json.decode(data, type=Subscription) for _, data in things]
-        await run_in_thread(self._write, sorted(added, key=lambda one: one.id))
+    async def add(self, items: Sequence[tuple[str, bytes]]) -> None:
+        added = [msgspec.json.decode(data, type=Subscription) for _, data in items]
+        await run_in_thread(self._write, sorted(added, key=lambda subscription: subscription.id))
 
     def _write(self, added: Sequence[Subscription]) -> None:
         text = self._path.read_bytes().decode() if self._path.exists() else ""
-        for one in added:
+        for subscription in added:
             gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
             keys = "".join(
-                f"{key} = {format_toml_value(value)}\n" for key, value in to_toml_table(one).items()
+                f"{key} = {format_toml_value(value)}\n"
+                for key, value in to_toml_table(subscription).items()
             )
             text += f"{gap}[[{TABLE_NAME}]]\n{keys}"
-        found = {one.id: one for one in parse_subscriptions(text).found}
-        if any(found.get(one.id) != one for one in added):
+        parsed = {
+            subscription.id: subscription
+            for subscription in parse_subscriptions(text).subscriptions
+        }
+        if any(parsed.get(subscription.id) != subscription for subscription in added):
             raise StorageError(f"{self._path} cannot be added to; move it away")
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(self._path, text.encode())

@@ -1,7 +1,8 @@
-"""Migration: all that one side keeps, copied to the other: a home and a database, either way.
+"""Copies all stored data from one side to the other: a home and a database, in either direction.
 
-What the other side has already is compared first, so that nothing is written over, and what was
-interrupted can be run again. In the end both are read again, all of it. The source stays as it is.
+It first compares what the target already has, so that nothing is overwritten and an interrupted
+migration can be run again. At the end it reads both sides again, completely. The source is not
+changed.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -13,12 +14,12 @@ import msgspec
 
 from crabtalk.storage import ConversationMeta, MarkerRecord, Pair, Record
 
-# Lines that are held at once, in bytes; one that is larger comes alone.
+# Bytes of entries in one chunk; a larger entry has a chunk of its own.
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
-MAX_CHUNK_ENTRIES = 10_000  # and so many at most
-# Things of a kind that are written before the next word of how far it is.
+MAX_CHUNK_ENTRIES = 10_000  # in one chunk
+# Items that are copied between two updates of the progress.
 BATCH_SIZE = 200
-# Of what differs, so many are named.
+# Differences to list in an error.
 MAX_DIFFERENCES_SHOWN = 5
 CONVERSATIONS, ENTRIES = "conversations", "entries"
 KIND_NAMES = {
@@ -30,18 +31,18 @@ KIND_NAMES = {
 
 
 class MigrationError(Exception):
-    """Why it cannot be done, and what to do about it."""
+    """Says why a migration is not possible, and what to do about it."""
 
 
 class MigrationEntry(NamedTuple):
-    """An entry as a log has it, without its line feed, and what it says."""
+    """A log entry: its line without the line feed, and the parsed record."""
 
     data: bytes
     record: Record
 
 
 class ItemDigest(NamedTuple):
-    """Of one thing; what it consists of, if it does, is counted."""
+    """The hash of one item; for conversations also the number and hash of its entries."""
 
     value: bytes
     entry_count: int = 0
@@ -49,25 +50,25 @@ class ItemDigest(NamedTuple):
 
 
 class ConversationHeader(msgspec.Struct, frozen=True):
-    """All about one but its entries."""
+    """All data about a conversation except its entries."""
 
     handle: str
     pair: Pair
     meta: ConversationMeta
-    entry_count: int  # of entries
-    size: int  # of their lines, in bytes
-    marker: int | None  # which of them is the last marker, counted from 1
+    entry_count: int
+    size: int  # of the entries, in bytes
+    marker: int | None  # position of the last marker among the entries, from 1
     entries_hash: bytes
 
     @property
     def digest(self) -> ItemDigest:
-        meta = msgspec.structs.replace(self.meta, summary="")  # an entry has it
-        told = msgspec.msgpack.encode((self.handle, self.pair, meta, self.marker))
-        return ItemDigest(hash_bytes(told), self.entry_count, self.entries_hash)
+        meta = msgspec.structs.replace(self.meta, summary="")  # it is in an entry
+        data = msgspec.msgpack.encode((self.handle, self.pair, meta, self.marker))
+        return ItemDigest(hash_bytes(data), self.entry_count, self.entries_hash)
 
 
 class EntryAccumulator:
-    """What lines in order amount to."""
+    """Computes the metadata, count, size and hash of entries in order."""
 
     def __init__(self, pair: Pair) -> None:
         self.meta = ConversationMeta(*pair)
@@ -90,30 +91,30 @@ class EntryAccumulator:
 
 
 class MigrationItems(Protocol):
-    """Those of one kind, on one side. Each has a name there that it has on the other side too."""
+    """The items of one kind on one side. An item has the same name on both sides."""
 
     async def names(self) -> list[str]:
-        """Sorted. The others are asked about what this named when it was last called."""
+        """Sorted. The other methods take names that the last call of this one returned."""
         ...
 
     async def digests(self, names: Sequence[str]) -> list[ItemDigest]: ...
 
 
 class ByteItems(MigrationItems, Protocol):
-    """Things that are bytes and nothing else."""
+    """Items that are plain bytes."""
 
     async def read(self, name: str) -> bytes: ...
 
-    async def add(self, things: Sequence[tuple[str, bytes]]) -> None: ...
+    async def add(self, items: Sequence[tuple[str, bytes]]) -> None: ...
 
 
 class ConversationItems(MigrationItems, Protocol):
-    """Conversations, whose names are their handles. One is there whole or not at all."""
+    """Conversations, named by their handles. Each is copied completely or not at all."""
 
     async def read_headers(self, names: Sequence[str]) -> list[ConversationHeader]: ...
 
     def read_chunks(self, names: Sequence[str]) -> AsyncIterator[list[tuple[str, MigrationEntry]]]:
-        """The lines of one after the other, each with its name."""
+        """The entries of one conversation after the other, each with the conversation's name."""
         ...
 
     async def add(self, names: Sequence[str], source: "ConversationItems") -> None: ...
@@ -131,7 +132,7 @@ class MigrationSide(Protocol):
 
 
 class MigrationOutcome(NamedTuple):
-    """What there is of a kind on both sides, and a hash of all of it in order."""
+    """The number of items of a kind on both sides, and a hash over all of them in order."""
 
     kind: str
     source: int
@@ -144,15 +145,15 @@ class MigrationOutcome(NamedTuple):
         return (self.source, self.source_hash) == (self.target, self.target_hash)
 
 
-ProgressCallback = Callable[[str, int, int], None]  # what is done, how many, of how many
+ProgressCallback = Callable[[str, int, int], None]  # step, number done, total
 
 
 async def copy_and_verify(
     source: MigrationSide, target: MigrationSide, progress: ProgressCallback
 ) -> list[MigrationOutcome]:
-    """Raises MigrationError, and has written nothing then; StorageError and StoreError too.
+    """Raises MigrationError before anything is written; also StorageError and MemoryStoreError.
 
-    Cancelled, what was written by then is there, each thing whole.
+    Cancelled, the items copied so far stay in the target, each complete.
     """
     await refuse_foreign_items(source, target, progress)
     for kind, texts in source.items.items():
@@ -174,56 +175,71 @@ def list_items_by_kind(side: MigrationSide) -> dict[str, MigrationItems]:
 async def refuse_foreign_items(
     source: MigrationSide, target: MigrationSide, progress: ProgressCallback
 ) -> None:
-    """What an earlier attempt wrote is as in the source; anything else is somebody's."""
-    found: list[str] = []
-    for kind, theirs in list_items_by_kind(target).items():
-        ours = list_items_by_kind(source)[kind]
-        there = await theirs.names()
-        here = set(await ours.names()) if there else set()
-        found += [
-            f"{KIND_NAMES[kind]} {n}, which {source.name} has not" for n in there if n not in here
+    """Raises MigrationError if the target has items that are not copies of the source's items."""
+    differences: list[str] = []
+    for kind, target_items in list_items_by_kind(target).items():
+        source_items = list_items_by_kind(source)[kind]
+        target_names = await target_items.names()
+        source_names = set(await source_items.names()) if target_names else set()
+        differences += [
+            f"{KIND_NAMES[kind]} {n}, which {source.name} has not"
+            for n in target_names
+            if n not in source_names
         ]
-        both = [name for name in there if name in here]
+        both = [name for name in target_names if name in source_names]
         for done, names in split_batches(both):
             progress(f"comparing {kind}", done, len(both))
-            pairs = zip(names, await ours.digests(names), await theirs.digests(names), strict=True)
-            found += [
+            pairs = zip(
+                names,
+                await source_items.digests(names),
+                await target_items.digests(names),
+                strict=True,
+            )
+            differences += [
                 f"{KIND_NAMES[kind]} {name}, which is another in {source.name}"
-                for name, one, other in pairs
-                if one != other
+                for name, source_digest, target_digest in pairs
+                if source_digest != target_digest
             ]
-            if len(found) > MAX_DIFFERENCES_SHOWN:
+            if len(differences) > MAX_DIFFERENCES_SHOWN:
                 break
-    if found:
-        more = ", and more" if len(found) > MAX_DIFFERENCES_SHOWN else ""
+    if differences:
+        more = ", and more" if len(differences) > MAX_DIFFERENCES_SHOWN else ""
         raise MigrationError(
-            f"{target.name} is not empty: it has {'; '.join(found[:MAX_DIFFERENCES_SHOWN])}{more}; "
-            "nothing was written: remove that, or choose an empty one"
+            f"{target.name} is not empty: it has {'; '.join(differences[:MAX_DIFFERENCES_SHOWN])}"
+            f"{more}; nothing was written: remove that, or choose an empty one"
         )
 
 
 async def list_missing(source: MigrationItems, target: MigrationItems) -> list[str]:
-    there = set(await target.names())
-    return [name for name in await source.names() if name not in there]
+    target_names = set(await target.names())
+    return [name for name in await source.names() if name not in target_names]
 
 
 async def verify_copy(
     source: MigrationSide, target: MigrationSide, progress: ProgressCallback
 ) -> list[MigrationOutcome]:
-    found: list[MigrationOutcome] = []
-    for kind, ours in list_items_by_kind(source).items():
-        word = f"verifying {kind}"
-        here = await compute_totals(ours, word, progress)
-        there = await compute_totals(list_items_by_kind(target)[kind], word, progress)
-        found.append(
+    outcomes: list[MigrationOutcome] = []
+    for kind, source_items in list_items_by_kind(source).items():
+        step = f"verifying {kind}"
+        source_totals = await compute_totals(source_items, step, progress)
+        target_totals = await compute_totals(list_items_by_kind(target)[kind], step, progress)
+        outcomes.append(
             MigrationOutcome(
-                kind, here.item_count, there.item_count, here.items_hash, there.items_hash
+                kind,
+                source_totals.item_count,
+                target_totals.item_count,
+                source_totals.items_hash,
+                target_totals.items_hash,
             )
         )
         if kind == CONVERSATIONS:
-            hashes = (here.entries_hash, there.entries_hash)
-            found.append(MigrationOutcome(ENTRIES, here.entry_count, there.entry_count, *hashes))
-    return found
+            hashes = (source_totals.entries_hash, target_totals.entries_hash)
+            outcomes.append(
+                MigrationOutcome(
+                    ENTRIES, source_totals.entry_count, target_totals.entry_count, *hashes
+                )
+            )
+    return outcomes
 
 
 class SideTotals(NamedTuple):
@@ -234,18 +250,18 @@ class SideTotals(NamedTuple):
 
 
 async def compute_totals(
-    things: MigrationItems, word: str, progress: ProgressCallback
+    items: MigrationItems, step: str, progress: ProgressCallback
 ) -> SideTotals:
-    itself, of_entries = blake2b(digest_size=16), blake2b(digest_size=16)
+    items_hash, entries_hash = blake2b(digest_size=16), blake2b(digest_size=16)
     entries = 0
-    names = await things.names()
+    names = await items.names()
     for done, batch in split_batches(names):
-        progress(word, done, len(names))
-        for name, digest in zip(batch, await things.digests(batch), strict=True):
-            itself.update(hash_bytes(name.encode()) + digest.value)
-            of_entries.update(digest.entries_hash)
+        progress(step, done, len(names))
+        for name, digest in zip(batch, await items.digests(batch), strict=True):
+            items_hash.update(hash_bytes(name.encode()) + digest.value)
+            entries_hash.update(digest.entries_hash)
             entries += digest.entry_count
-    return SideTotals(len(names), itself.hexdigest(), entries, of_entries.hexdigest())
+    return SideTotals(len(names), items_hash.hexdigest(), entries, entries_hash.hexdigest())
 
 
 def hash_bytes(data: bytes) -> bytes:
@@ -253,24 +269,24 @@ def hash_bytes(data: bytes) -> bytes:
 
 
 def split_batches(names: Sequence[str]) -> Iterable[tuple[int, Sequence[str]]]:
-    """With how many come before each."""
+    """Batches of names, each with the number of names before it."""
     return ((done, names[done : done + BATCH_SIZE]) for done in range(0, len(names), BATCH_SIZE))
 
 
 def make_chunk_reader(
     lines: Iterable[tuple[str, MigrationEntry]],
 ) -> Callable[[], list[tuple[str, MigrationEntry]]]:
-    """As many as may be held at once, each time it is called; none at the end."""
-    waiting = iter(lines)
+    """A function that returns the next chunk of entries; an empty one at the end."""
+    remaining = iter(lines)
 
-    def following() -> list[tuple[str, MigrationEntry]]:
-        found: list[tuple[str, MigrationEntry]] = []
+    def read_chunk() -> list[tuple[str, MigrationEntry]]:
+        chunk: list[tuple[str, MigrationEntry]] = []
         size = 0
-        for name, line in islice(waiting, MAX_CHUNK_ENTRIES):
-            found.append((name, line))
+        for name, line in islice(remaining, MAX_CHUNK_ENTRIES):
+            chunk.append((name, line))
             size += len(line.data)
             if size >= MAX_CHUNK_BYTES:
                 break
-        return found
+        return chunk
 
-    return following
+    return read_chunk

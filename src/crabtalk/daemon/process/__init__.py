@@ -1,1 +1,1 @@
-"""The process: its home, logs, start, main loop and end, and the commands that ask about them."""
+"""The daemon process: home, logs, startup, main loop, and the commands that talk to it."""

@@ -1,4 +1,4 @@
-"""Home: the one directory a daemon owns, and the lock that makes it the only one there."""
+"""Home: a daemon's directory, and the lock that lets only one daemon run in it."""
 
 import fcntl
 import os
@@ -13,11 +13,11 @@ from crabtalk.transport import RunFiles, remove_stale_temporary_files
 
 
 class HomeError(Exception):
-    """The home directory cannot be used, with what to do about it."""
+    """The home directory cannot be used; says what to do about it."""
 
 
 class Home:
-    """A daemon's directory. As a context it is created if need be, and locked for this process."""
+    """A daemon's directory. The context manager creates it if needed and locks it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -43,7 +43,7 @@ class Home:
         traceback: TracebackType | None,
     ) -> None:
         if self._lock is not None:
-            # The file stays: unlinking it would let two daemons hold two locks of one name.
+            # Keep the file: after an unlink, two daemons could lock two files of that name.
             os.ftruncate(self._lock, 0)
             os.close(self._lock)
             self._lock = None
@@ -66,7 +66,7 @@ class Home:
         try:
             os.ftruncate(lock, 0)
             os.write(lock, str(os.getpid()).encode())
-        except OSError as error:  # a full disk: nobody could tell whom to stop
+        except OSError as error:  # a full disk: without the pid, the daemon could not be stopped
             os.close(lock)
             raise HomeError(
                 f"cannot write {path}: {error.strerror}; make room, "
@@ -76,15 +76,15 @@ class Home:
 
 
 def format_command(command: str, home: Path) -> str:
-    """What a person types. Any home but the usual one is named: their shell may know of none."""
+    """A command to show to a person, with --home unless the home is the default one."""
     is_usual = home == Path.home() / ".crabtalk"
     return command if is_usual else f"{command} --home {shlex.quote(str(home))}"
 
 
 def make_home(path: Path) -> None:
-    """Creates the home with mode 0700. One that exists must be ours, and closed to others' writing.
+    """Create the home with mode 0700. An existing one must be ours, and not writable for others.
 
-    It keeps its mode: a directory somebody made is not ours to lock, and may be more than a home.
+    An existing directory keeps its mode: it may be used for other things too.
     """
     with translate_home_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def make_home(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """A directory of the daemon's own, always with mode 0700."""
+    """Create a directory, and set its mode to 0700 in any case."""
     with translate_home_errors(path):
         path.mkdir(mode=0o700, exist_ok=True)
         path.chmod(0o700)
@@ -110,7 +110,7 @@ def make_private_directory(path: Path) -> None:
 
 @contextmanager
 def translate_home_errors(path: Path) -> Iterator[None]:
-    """What the system refuses, in a sentence."""
+    """Raise OSErrors as HomeErrors."""
     try:
         yield
     except FileExistsError:

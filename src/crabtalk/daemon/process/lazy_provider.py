@@ -1,7 +1,7 @@
-"""OpeningProvider: a registry of models, opened when somebody first needs one.
+"""LazyProvider: opens the registry of models on first use.
 
-Looking for models can take seconds, and speaking HTTP a third of the memory. A daemon that only
-waits needs neither.
+Discovering models can take seconds, and the HTTP client a third of the memory. A daemon that is
+idle needs neither.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 
 class LazyProvider:
-    """A Provider. What keeps the registry from being opened is the error of every request."""
+    """A Provider. If the registry cannot be opened, every request fails with the reason."""
 
     name = "registry"
 
-    def __init__(self, opening: Callable[[], Coroutine[Any, Any, Registry]], default: str) -> None:
-        self._open_callback = opening
-        self._default = default  # as far as it is known without asking anybody
+    def __init__(self, opener: Callable[[], Coroutine[Any, Any, Registry]], default: str) -> None:
+        self._opener = opener
+        self._default = default  # empty if it is not known without asking a provider
         self._open_task: asyncio.Task[None] | None = None
         self._preload_task: asyncio.Task[None] | None = None
         self._registry: Registry | None = None
@@ -40,23 +40,23 @@ class LazyProvider:
 
     @property
     def active(self) -> str:
-        """The default model as far as it is known by now."""
+        """The default model; empty if it is not known yet."""
         if self._registry is not None and self._registry.active:
             return self._registry.active
         return self._default
 
     def preload_if_used(self, other: "LazyProvider") -> None:
-        """Looks for models at once, in the background, if the other has been needed."""
-        was_needed = other._open_task is not None or other._preload_task is not None
-        if was_needed and not self.active:
+        """Discover models now, in the background, if `other` has been used."""
+        was_used = other._open_task is not None or other._preload_task is not None
+        if was_used and not self.active:
             self._preload_task = asyncio.ensure_future(self._preload())
 
     async def _preload(self) -> None:
-        with suppress(ApiError):  # whoever needs one is told
+        with suppress(ApiError):  # raised again for the first request
             await self.default_model()
 
     async def open_registry(self) -> Registry:
-        """Opens it, once. Raises ApiError. Cancelled, the opening goes on."""
+        """Open the registry, once. Raises ApiError. Cancelled, the opening goes on."""
         if self._registry is None:
             if self._open_task is None and not self._is_closed:
                 self._open_task = asyncio.ensure_future(self._open())
@@ -68,7 +68,7 @@ class LazyProvider:
 
     async def _open(self) -> None:
         try:
-            self._registry = await self._open_callback()
+            self._registry = await self._opener()
         except ProviderSettingsError as error:
             self.problem = str(error)
         except Exception as error:
@@ -80,7 +80,7 @@ class LazyProvider:
 
     def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
         if self._registry is not None:
-            return self._registry.stream(request)  # without a hop in between
+            return self._registry.stream(request)  # without another generator in between
         return self._stream(request)
 
     async def _stream(self, request: Request) -> AsyncGenerator[Chunk, None]:

@@ -1,9 +1,9 @@
-"""Logs: every record as one line, on stderr and in logs/crabtalkd.log, written by one thread.
+"""LogHandler: writes log records as lines to stderr and logs/crabtalkd.log, from one thread.
 
-Any room logs with `logging.getLogger(__name__)`, and adds values that a program may want to read
-with `extra={"fields": {"run_id": 7}}`; `fields` writes that shorter. Nothing here blocks who logs,
-which `logging.handlers` cannot promise: a full queue complains on the stderr that is stalled, and a
-listener that is stuck is waited for without end. It also loads pickle.
+Modules log with `logging.getLogger(__name__)`, and add values for programs to read with
+`extra={"fields": {"run_id": 7}}`, or shorter with `extra_fields`. Logging never blocks the caller.
+`logging.handlers` cannot promise that: it reports a full queue on the stalled stderr, and waits
+without limit for a stuck listener. It also imports pickle.
 """
 
 import logging
@@ -23,10 +23,10 @@ from crabtalk.service.log import CONTROL_ESCAPES, build_json_escapes
 
 from .log_sinks import LOG_FILE_NAME, LogFile, LogStream
 
-# Lines that wait for the thread. More are dropped, and counted.
+# Lines that may wait for the thread. More are dropped and counted.
 MAX_QUEUED_LINES = 1024
-# Characters of a text in a line, and of one that waits. It is cut after the masking: a secret at
-# the end of what is shown must still be whole when it is looked for.
+# Characters of a text in a written line, and in a queued one. Masking comes before the cut: a
+# secret at the end of the written text must still be whole to be recognised.
 MAX_LOGGED_CHARS = 16 * 1024
 MAX_QUEUED_CHARS = 2 * MAX_LOGGED_CHARS
 CLOSE_TIMEOUT_SECONDS = 1.0
@@ -39,7 +39,7 @@ ErrorInfo: TypeAlias = (
 
 
 def extra_fields(**values: object) -> dict[str, dict[str, object]]:
-    """For `extra=`: `log.info("run done", extra=fields(run_id=7))`."""
+    """For `extra=`: `log.info("run done", extra=extra_fields(run_id=7))`."""
     return {"fields": values}
 
 
@@ -50,9 +50,9 @@ def start_logging(
     level: int = logging.INFO,
     stderr: TextIO | None,
 ) -> "LogHandler":
-    """Takes over logging until closed: ours from `level` on, that of libraries from warnings on.
+    """Handle all logging until closed: our records from `level` on, libraries' from WARNING on.
 
-    `directory` is the home's `logs`; it is made if need be, the home is not.
+    `directory` is the home's `logs`; it is created if needed, but the home is not.
     """
     file = LogFile(directory / LOG_FILE_NAME) if directory is not None else None
     stream = LogStream(stderr) if stderr is not None else None
@@ -60,7 +60,7 @@ def start_logging(
 
 
 class LogHandler(logging.Handler):
-    """Handles all records. Closed, it has put logging back to where it was."""
+    """Handles all records. Closing restores the previous levels and handlers."""
 
     def __init__(
         self,
@@ -94,20 +94,20 @@ class LogHandler(logging.Handler):
         self.close()
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
-        """From now on they are masked; those below six characters would mask plain words."""
-        known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
-        self._secrets |= known | {repr(secret)[1:-1] for secret in known}
+        """Mask these from now on, except those below six characters, which could be plain words."""
+        long_secrets = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+        self._secrets |= long_secrets | {repr(secret)[1:-1] for secret in long_secrets}
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._queue.qsize() < MAX_QUEUED_LINES:
-            with suppress(Exception):  # whatever it takes to make a text of a value
+            with suppress(Exception):  # str() of a value may raise anything
                 self._queue.put((convert_record(record), record.exc_info, self._dropped))
                 self._dropped = 0
                 return
         self._dropped += 1
 
     def close(self) -> None:
-        """Writes what waits, but takes no more than a second."""
+        """Write the queued lines, but wait at most a second."""
         root = logging.getLogger()
         if self not in root.handlers:
             return
@@ -133,12 +133,12 @@ class LogHandler(logging.Handler):
 
     def _write(self, line: LogLine, error: ErrorInfo, dropped: int) -> None:
         if error is not None and error[0] is not None:
-            # Here, because it reads source files.
+            # In this thread, because it reads source files.
             line["exception"] = "".join(traceback.format_exception(*error)).rstrip()[
                 :MAX_QUEUED_CHARS
             ]
         line = {escape_surrogates(key): self._mask_value(key, value) for key, value in line.items()}
-        for sink in (self._file, self._stderr):  # the file is not to wait for a reader
+        for sink in (self._file, self._stderr):  # the file first: stderr may wait for a reader
             if sink is not None:
                 sink.lost_lines += dropped
                 self._send(sink, line)
@@ -147,7 +147,7 @@ class LogHandler(logging.Handler):
         data = self._form({**line, "dropped": sink.lost_lines} if sink.lost_lines else line)
         try:
             sink.write(data)
-        except Exception as error:  # a stream in memory may be closed, or anything
+        except Exception as error:  # for example, a stream in memory may be closed
             sink.lost_lines += 1
             if sink is self._file:
                 reason = getattr(error, "strerror", None) or error
@@ -176,19 +176,19 @@ class LogHandler(logging.Handler):
 
 
 def escape_surrogates(text: str) -> str:
-    """Without lone surrogates, such as names of files have."""
+    """Escape lone surrogates, which file names can contain."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def convert_record(record: logging.LogRecord) -> LogLine:
-    """The record as it waits: nothing in it changes, or is larger than it need be."""
+    """Convert a record for the queue: values that cannot change later, and of limited size."""
     try:
         message = record.getMessage()
     except (TypeError, ValueError, KeyError):
         message = f"{record.msg} {record.args!r}"  # better than no message
     line = make_line(record.created, record.levelname, record.name, message)
-    given = getattr(record, "fields", None)
-    for key, value in given.items() if isinstance(given, Mapping) else ():
+    fields = getattr(record, "fields", None)
+    for key, value in fields.items() if isinstance(fields, Mapping) else ():
         plain = (
             value
             if value is None or isinstance(value, int | float)
@@ -211,11 +211,11 @@ def make_line(created: float, level: str, logger: str, message: str) -> LogLine:
 
 
 def format_json(line: LogLine) -> bytes:
-    import msgspec.json  # a daemon that logs text does not pay for it
+    import msgspec.json  # late: not needed for text
 
     data = msgspec.json.encode(line)
     if not data.isascii() or 127 in data:
-        # Escapes mean the same to whoever parses it. Outside of strings there is only ASCII.
+        # Escapes mean the same to a JSON parser. Outside strings there is only ASCII.
         data = data.decode().translate(build_json_escapes()).encode()
     return data + b"\n"
 

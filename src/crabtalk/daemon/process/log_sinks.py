@@ -1,4 +1,4 @@
-"""Where log lines end up: a stream somebody may or may not read, and a file that is rotated."""
+"""The destinations of log lines: a stream that may not be read, and a rotated file."""
 
 import os
 import select
@@ -10,15 +10,16 @@ from typing import TextIO
 LOG_FILE_NAME = "crabtalkd.log"
 MAX_FILE_SIZE = 10 * 1024 * 1024
 MAX_OLD_FILES = 3
-# A reader that takes nothing for so long is not waited for again until it does.
+# Wait so long for a reader; after that, not at all until it reads again.
 POLL_TIMEOUT_MS = 250
 
 
 class LogStream:
-    """A stream that is written to only while somebody reads it. `lost` lines were not, of late.
+    """A stream that is written to only while it has room. `lost_lines` counts the lines lost since
+    the last one written.
 
-    Through its descriptor: Python's own buffer has a lock, and an exit fails if a stuck thread
-    holds it.
+    It writes to the descriptor: Python's buffer has a lock, and the exit of the process fails if a
+    stuck thread holds it.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -41,15 +42,15 @@ class LogStream:
         while rest:
             if not self._poll.poll(0 if self.lost_lines else POLL_TIMEOUT_MS):
                 raise BlockingIOError
-            # A pipe that has room at all has it for so much.
+            # A pipe that is writable has room for PIPE_BUF bytes.
             rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
             self._is_line_partial = bool(rest)
 
 
 class LogFile:
-    """The file, opened when it is written to, and again when it was removed or something failed.
+    """The file, opened at the first write, and again after it was removed or a write failed.
 
-    `lost` is how many lines it lacks since the last it has.
+    `lost_lines` counts the lines lost since the last one written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +78,7 @@ class LogFile:
             self._descriptor = None
 
     def _open_with_room(self, needed: int) -> tuple[int, int]:
-        """Its descriptor and size, when there is room in it."""
+        """Rotate the file if it lacks room. Returns its descriptor and size."""
         if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
             self.close()
         size = os.fstat(self._open()).st_size

@@ -1,4 +1,4 @@
-"""The daemon process: take the home, open the doors, serve until told to stop, leave no trace."""
+"""The main loop: listens for clients, serves until a signal, and cleans up."""
 
 import asyncio
 import logging
@@ -29,13 +29,13 @@ from crabtalk.transport import (
 
 from .home import Home
 
-# File descriptors of a run, beside the connection of whoever is answered: its own to the model, and
-# its log while that is written.
+# File descriptors of a run, besides the client's connection: the connection to the model, and the
+# log while it is written.
 DESCRIPTORS_PER_RUN = 2
-# For all that is neither a caller's nor a run's: the daemon's own files, the index, memories, what
+# File descriptors for everything else: the daemon's own files, the index, memories, processes that
 # tools start.
 SPARE_DESCRIPTORS = 128
-# After everything was drained or cancelled.
+# Seconds for the exit after requests were drained or cancelled.
 EXIT_TIMEOUT_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -48,12 +48,12 @@ async def serve(
     ready: Callable[[str], None],
     daemon: Daemon | None = None,
 ) -> None:
-    """Serves `server` from a locked home until SIGINT or SIGTERM; SIGHUP reloads `daemon`.
+    """Serve `server` from a locked home until SIGINT or SIGTERM; SIGHUP reloads `daemon`.
 
-    `ready` is called once with a sentence, when clients can connect; only then is the daemon
-    opened, so that nothing slow stands between a start and its first answer. On the way out,
-    whatever the reason, requests are drained, the socket and port file are removed and the daemon
-    is closed. A second signal cuts the draining short.
+    `ready` is called once with a sentence, when clients can connect; the daemon is opened after
+    that, so that its slow work does not delay the first answer. At the end, whatever the reason,
+    the socket and port file are removed, requests are drained and the daemon is closed. A second
+    signal stops the draining.
     """
     signals = asyncio.Queue[None]()
     loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ async def serve(
     if daemon is not None:
         daemon.limit_runs(room.runs)
     try:
-        # Left before the draining: a client that comes then must find no daemon, not a dying one.
+        # Removed before draining: a new client must find no daemon rather than one that is ending.
         with ExitStack() as published:
             where = open_listeners(listener, home, config, published)
             ready(f"crabtalkd is ready: {', '.join(where)}")
@@ -89,7 +89,7 @@ async def serve(
 
 
 class ReloadTasks:
-    """Reloads asked for by a signal, which nobody waits for: what goes wrong is in the log."""
+    """Runs the reloads that SIGHUP asks for; errors go to the log."""
 
     def __init__(self, daemon: Daemon | None) -> None:
         self._daemon = daemon
@@ -110,34 +110,35 @@ class ReloadTasks:
 
 
 async def close_listener(listener: Listener, signals: asyncio.Queue[None]) -> None:
-    """Drains, unless a second signal comes."""
+    """Drain requests until done or until a second signal."""
     closing = asyncio.ensure_future(listener.close())
-    impatient = asyncio.ensure_future(signals.get())
-    await asyncio.wait([closing, impatient], return_when=asyncio.FIRST_COMPLETED)
-    impatient.cancel()
+    second_signal = asyncio.ensure_future(signals.get())
+    await asyncio.wait([closing, second_signal], return_when=asyncio.FIRST_COMPLETED)
+    second_signal.cancel()
     closing.cancel()
-    await asyncio.gather(closing, impatient, return_exceptions=True)
+    await asyncio.gather(closing, second_signal, return_exceptions=True)
 
 
 def exit_after(seconds: float) -> None:
-    """The process ends by then, though a request resists or a thread is stuck."""
+    """End the process after `seconds`, even if a request or a thread does not end."""
 
-    def leave() -> None:
-        with suppress(OSError):  # the logs are closed, and who read them may be gone
+    def force_exit() -> None:
+        with suppress(OSError):  # stderr may be closed; the logs are
             os.write(2, b"crabtalkd: something would not stop; leaving it behind\n")
         os._exit(1)
 
-    timer = threading.Timer(seconds, leave)
-    timer.daemon = True  # done sooner, nobody waits for it
+    timer = threading.Timer(seconds, force_exit)
+    timer.daemon = True  # does not delay an earlier exit
     timer.start()
 
 
 def open_listeners(
     listener: Listener, home: Home, config: Config, published: ExitStack
 ) -> list[str]:
-    """Listens on the Unix socket and on TCP; says where. `published` removes what tells clients."""
+    """Listen on the Unix socket and TCP. `published` removes the files that clients look for."""
     with translate_start_errors(f"remove {home.run_files.port_path}", "move it away"):
-        home.run_files.port_path.unlink(missing_ok=True)  # of a daemon that died: we hold the lock
+        # Left by a daemon that died: we hold the lock.
+        home.run_files.port_path.unlink(missing_ok=True)
     with translate_start_errors(
         f"listen on {home.run_files.socket_path}", "choose another home with --home"
     ):
@@ -160,7 +161,7 @@ def open_listeners(
         listener.open(sock, ListenOptions("tcp", token=token, tls=tls))
         bound = get_address(sock)
         if tls is None and bound.host == TcpAddress().host:
-            # Clients that read this file come to 127.0.0.1 and speak without TLS.
+            # Clients that read this file connect to 127.0.0.1 without TLS.
             with translate_start_errors(f"write {home.run_files.port_path}", "move it away"):
                 home.run_files.publish_port(bound.port)
             published.callback(
@@ -170,25 +171,25 @@ def open_listeners(
     return where
 
 
-def remove_own_file(path: Path, made: os.stat_result) -> None:
-    """Removes a file if it still is the one we made, and not that of a daemon after us."""
+def remove_own_file(path: Path, created: os.stat_result) -> None:
+    """Remove a file unless a later daemon has replaced it."""
     with suppress(OSError):
-        if os.path.samestat(path.lstat(), made):
+        if os.path.samestat(path.lstat(), created):
             path.unlink()
 
 
 class StartError(Exception):
-    """The daemon cannot start, with what to do about it."""
+    """The daemon cannot start; says what to do about it."""
 
 
 @contextmanager
-def translate_start_errors(what: str, remedy: str) -> Iterator[None]:
-    """What the system refuses, in a sentence."""
+def translate_start_errors(action: str, remedy: str) -> Iterator[None]:
+    """Raise OSErrors and ValueErrors as StartErrors."""
     try:
         yield
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StartError(f"cannot {what}: {reason}; {remedy}") from None
+        raise StartError(f"cannot {action}: {reason}; {remedy}") from None
 
 
 def load_tls(config: Config) -> ssl.SSLContext | None:
@@ -210,7 +211,7 @@ def get_address(sock: socket.socket) -> TcpAddress:
 
 @dataclass(frozen=True, slots=True)
 class DescriptorBudget:
-    """For how many callers and turns there are file descriptors."""
+    """How many connections and turns the available file descriptors allow."""
 
     connections: int
     runs: int
@@ -227,20 +228,20 @@ class DescriptorBudget:
     def from_limits(
         cls, limits: TransportLimits, runs: int, descriptors: int
     ) -> "DescriptorBudget":
-        """As many as the bounds say, or of both as large a share as there can be."""
-        beside = limits.max_sockets - limits.connections + SPARE_DESCRIPTORS
+        """As many as the limits allow, or the same share of both if descriptors are short."""
+        reserved = limits.max_sockets - limits.connections + SPARE_DESCRIPTORS
         wanted = limits.connections + DESCRIPTORS_PER_RUN * runs
-        share = min(1.0, max(0, descriptors - beside) / wanted)
+        share = min(1.0, max(0, descriptors - reserved) / wanted)
         return cls(max(1, int(limits.connections * share)), max(1, int(runs * share)), descriptors)
 
 
 def raise_descriptor_limit(limits: TransportLimits, runs: int) -> DescriptorBudget:
-    """Asks for as many file descriptors as all of that takes, and promises what it got."""
+    """Raise RLIMIT_NOFILE as far as needed and possible."""
     wanted = limits.max_sockets + DESCRIPTORS_PER_RUN * runs + SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with suppress(OSError, ValueError):  # a system may have a bound it does not tell
+        with suppress(OSError, ValueError):  # a system may have a further limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most
     return DescriptorBudget.from_limits(

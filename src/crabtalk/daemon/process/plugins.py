@@ -1,7 +1,7 @@
-"""Plugins: hooks that other distributions offer in the entry-point group `crabtalk.hooks`.
+"""Plugins: hooks of other distributions, from the entry-point group `crabtalk.hooks`.
 
-An entry point is something to call without arguments that returns a Hook. One that fails is a
-problem to be shown; it keeps no other from being loaded, and the daemon from nothing.
+An entry point is a callable without arguments that returns a Hook. If one fails, that is a problem
+to show; the others are still loaded and the daemon still starts.
 """
 
 import logging
@@ -18,13 +18,13 @@ ENTRY_POINT_GROUP = "crabtalk.hooks"
 
 
 def load_hooks() -> tuple[dict[str, Hook], list[str]]:
-    """Those there are by name, and a sentence for each that cannot be used. Imports: call it late,
-    and in a thread."""
+    """The hooks by name, and a sentence for each that cannot be used. It imports modules: call it
+    late and in a thread."""
     hooks: dict[str, Hook] = {}
     problems: list[str] = []
     if not any(map(may_have_hooks, sys.path)):
         return hooks, problems
-    # Two megabytes, for what few have any of.
+    # Late: it takes two megabytes, and few installations have plugins.
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=ENTRY_POINT_GROUP):
@@ -42,11 +42,11 @@ def load_hooks() -> tuple[dict[str, Hook], list[str]]:
     return hooks, problems
 
 
-def may_have_hooks(place: str) -> bool:
-    """Whether a distribution in an entry of the path could have one: what looks like it is read
-    properly, and what is no directory too."""
+def may_have_hooks(entry_path: str) -> bool:
+    """Whether an entry of sys.path may have a distribution with hooks. True if unsure, for example
+    for zip files."""
     heading = f"[{ENTRY_POINT_GROUP}]".encode()
-    with suppress(OSError), os.scandir(place or ".") as entries:
+    with suppress(OSError), os.scandir(entry_path or ".") as entries:
         for entry in entries:
             if entry.name.endswith((".dist-info", ".egg-info", ".egg")):
                 with suppress(OSError):
@@ -55,4 +55,4 @@ def may_have_hooks(place: str) -> bool:
                     if heading in Path(entry.path, "entry_points.txt").read_bytes():
                         return True
         return False
-    return Path(place).is_file()
+    return Path(entry_path).is_file()

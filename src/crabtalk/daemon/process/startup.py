@@ -1,5 +1,7 @@
-"""What `crabtalkd run` does: a daemon in its home, from its configuration to its last line in the
-log. How it serves is the process's business."""
+"""`crabtalkd run`: reads the configuration, starts logging, and builds the daemon for its home.
+
+The main loop is in main_loop.py.
+"""
 
 import asyncio
 import gc
@@ -32,31 +34,30 @@ def run_in_home(
     log_format: Literal["text", "json"],
     verbose: bool,
 ) -> None:
-    """Until Ctrl+C or SIGTERM. Raises HomeError, ConfigError and StartError."""
-    place = Home(root)
-    config = load_config(place.config, tcp=tcp)
+    """Run until Ctrl+C or SIGTERM. Raises HomeError, ConfigError and StartError."""
+    home = Home(root)
+    config = load_config(home.config, tcp=tcp)
     with (
-        place,
+        home,
         start_logging(
-            directory=place.path / "logs",
+            directory=home.path / "logs",
             form=log_format,
             level=logging.DEBUG if verbose else logging.INFO,
-            # A service manager may have pointed it at that file, for what a crash prints.
-            stderr=None if is_stderr(place.path / "logs" / LOG_FILE_NAME) else sys.stderr,
+            # A service manager may have redirected stderr to the log file, to catch crash messages.
+            stderr=None if is_stderr(home.path / "logs" / LOG_FILE_NAME) else sys.stderr,
         ) as logs,
     ):
-        for sentence in describe_unknown_keys(config.unknown_keys, place.config):
+        for sentence in describe_unknown_keys(config.unknown_keys, home.config):
             log.warning("%s", sentence)
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(serve_home(place, config, logs))
+            runner.run(serve_home(home, config, logs))
 
 
-async def serve_home(place: Home, config: Config, logs: LogHandler) -> None:
-    """The daemon in its home, until it is told to stop."""
+async def serve_home(home: Home, config: Config, logs: LogHandler) -> None:
     logs.add_secrets(config.storage.secrets)
-    storage, fleet = open_storage(place.path, config)
+    storage, fleet = open_storage(home.path, config)
     daemon = Daemon(
-        place.path,
+        home.path,
         storage,
         config.document,
         limits=config.runtime_limits,
@@ -67,13 +68,13 @@ async def serve_home(place: Home, config: Config, logs: LogHandler) -> None:
         keep_secret=logs.add_secrets,
         fleet=fleet,
     )
-    await serve(place, config, DaemonServer(daemon), finish_start, daemon)
+    await serve(home, config, DaemonServer(daemon), finish_start, daemon)
 
 
 def finish_start(sentence: str) -> None:
     log.info(sentence)
-    # Before the first command or MCP server is started: our environment holds provider keys.
+    # Before any command or MCP server starts, because our environment holds provider keys.
     hide_environment()
-    # Garbage is looked for from now on, though never among what was there before.
+    # Collect garbage from now on, but never scan the objects that exist already.
     gc.freeze()
     gc.enable()

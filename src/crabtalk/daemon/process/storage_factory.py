@@ -1,4 +1,4 @@
-"""Where a daemon keeps things: in its home, or in a database that it shares with others."""
+"""Creates the daemon's storage: files in its home, or a database shared with other daemons."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_storage(home: Path, config: Config) -> "tuple[Storage, Fleet | None]":
-    """Connects to nothing yet. Raises ConfigError."""
+    """Create the storage without connecting. Raises ConfigError."""
     settings = config.storage
     if not settings.is_shared:
         return FileStorage(home, flush=config.flush), None

@@ -1,7 +1,7 @@
-"""Verifying: the checksums of all session logs and memories of a home, with nothing started.
+"""`crabtalkd verify`: checks the checksums of a home's session logs and memories.
 
-A daemon may be running. Memories are looked at first, then logs, the last used first, until the
-time is up; the report says how many files were not looked at.
+It starts nothing, and a daemon may be running. Memories are checked first, then logs, the most
+recent first, until the time is up; the report says how many files were not checked.
 """
 
 import time
@@ -14,7 +14,7 @@ import msgspec
 from crabtalk.memory import MemoryStoreError, verify_memory
 from crabtalk.storage import verify_log
 
-# Damaged records that are named of one file; the others are counted.
+# Damaged records to list per file; the others are counted.
 MAX_RECORDS_NAMED = 20
 
 
@@ -44,7 +44,7 @@ class FileDamage(NamedTuple):
 
 
 def verify_home(home: Path, seconds: float | None = None) -> VerificationReport:
-    """Looks for `seconds` at most, or at everything. One file is always finished."""
+    """Check all files, or stop after `seconds`. A file that was begun is finished."""
     end = None if seconds is None else time.monotonic() + seconds
     damage: list[DamagedRecord] = []
     unnamed = checked = unchecked = 0
@@ -53,9 +53,9 @@ def verify_home(home: Path, seconds: float | None = None) -> VerificationReport:
             unchecked += 1
             continue
         checked += 1
-        found = check_memory(path) if path.suffix == ".crmem" else check_log(path)
-        damage += found.named
-        unnamed += found.unnamed
+        damage_in_file = check_memory(path) if path.suffix == ".crmem" else check_log(path)
+        damage += damage_in_file.named
+        unnamed += damage_in_file.unnamed
     return VerificationReport(str(home), damage, unnamed, checked, unchecked)
 
 
@@ -79,7 +79,7 @@ def read_mtime(path: Path) -> float:
 
 def check_log(path: Path) -> FileDamage:
     try:
-        found = verify_log(path)
+        records = verify_log(path)
     except FileNotFoundError:
         return FileDamage([], 0)
     except OSError as error:
@@ -87,15 +87,15 @@ def check_log(path: Path) -> FileDamage:
     named = [
         DamagedRecord(
             str(path),
-            one.text,
-            CUT_ADVICE if one.fault == "cut" else RESTORE_ADVICE,
-            line=one.line,
-            message_id=one.message_id,
-            at=one.at,
+            record.text,
+            CUT_ADVICE if record.fault == "cut" else RESTORE_ADVICE,
+            line=record.line,
+            message_id=record.message_id,
+            at=record.at,
         )
-        for one in found[:MAX_RECORDS_NAMED]
+        for record in records[:MAX_RECORDS_NAMED]
     ]
-    return FileDamage(named, len(found) - len(named))
+    return FileDamage(named, len(records) - len(named))
 
 
 CUT_ADVICE = "the daemon removes it when the conversation is next used"
@@ -108,20 +108,20 @@ REPAIR_ADVICE = "the daemon keeps a copy and uses what can be read; restore the 
 
 def check_memory(path: Path) -> FileDamage:
     try:
-        found = verify_memory(path)
+        records = verify_memory(path)
     except MemoryStoreError as error:
         return report_unreadable(path, str(error))
     step = REWRITE_ADVICE.format(sums=f"{path}.sums")
     named = [
         DamagedRecord(
             str(path),
-            one.text,
-            REPAIR_ADVICE if one.fault in ("unreadable", "journal") else step,
-            entry=one.name,
+            record.text,
+            REPAIR_ADVICE if record.fault in ("unreadable", "journal") else step,
+            entry=record.name,
         )
-        for one in found[:MAX_RECORDS_NAMED]
+        for record in records[:MAX_RECORDS_NAMED]
     ]
-    return FileDamage(named, len(found) - len(named))
+    return FileDamage(named, len(records) - len(named))
 
 
 def report_unreadable(path: Path, reason: str) -> FileDamage:
@@ -136,7 +136,7 @@ def encode_report(report: VerificationReport) -> str:
 
 
 def format_report(report: VerificationReport) -> str:
-    lines = [f"{one.file}: {one.problem}; {one.next_step}" for one in report.damage]
+    lines = [f"{record.file}: {record.problem}; {record.next_step}" for record in report.damage]
     if report.unnamed:
         lines.append(f"{report.unnamed} more damaged records are not listed")
     if report.unchecked:

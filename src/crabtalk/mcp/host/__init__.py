@@ -1,1 +1,1 @@
-"""The MCP host: the process beside the daemon that runs the MCP SDK."""
+"""The MCP host: the separate process that runs the MCP SDK for the daemon."""

@@ -1,6 +1,6 @@
-"""What servers offer and answer, from the SDK's types to the few values the daemon knows.
+"""Converts tools and results from the SDK's types to the messages for the daemon.
 
-Bounded here, in the host: nothing a server sends reaches the daemon in more than a frame.
+Sizes are limited here, in the host: no content of a server is larger than one frame.
 """
 
 import base64
@@ -13,32 +13,32 @@ import msgspec
 
 from crabtalk.mcp.messages import McpImage, McpTool
 
-# The engine cuts what an agent reads to far less.
+# The engine truncates tool output to far less.
 LONGEST_TEXT = 1024 * 1024
 MAX_IMAGES = 16
-MAX_IMAGE_BYTES = 12 * 1024 * 1024  # of one answer, all together
-# What a list of tools may have, before its rest is left out.
+MAX_IMAGE_BYTES = 12 * 1024 * 1024  # of all images in one answer
+# Limits of a list of tools; further tools are left out.
 MAX_TOOLS = 512
 MAX_TOOL_BYTES = 8 * 1024 * 1024
 LONGEST_DESCRIPTION = 16 * 1024
 
 
-def convert_tools(found: Iterable[types.Tool]) -> tuple[McpTool, ...]:
-    """As many as fit, without those that cannot be told of."""
-    tools: list[McpTool] = []
+def convert_tools(tools: Iterable[types.Tool]) -> tuple[McpTool, ...]:
+    """Convert as many tools as fit, without those that cannot be encoded."""
+    converted: list[McpTool] = []
     room = MAX_TOOL_BYTES
-    for tool in found:
+    for tool in tools:
         if tool.execution is not None and tool.execution.task_support == "required":
-            continue  # can only be begun and asked about later, which nobody here does
-        made = convert_tool(tool)
+            continue  # it can only run as an MCP task, which we do not support
+        mcp_tool = convert_tool(tool)
         try:
-            room -= len(msgspec.msgpack.encode(made))
-        except (ValueError, OverflowError, RecursionError):  # numbers without end, and the like
+            room -= len(msgspec.msgpack.encode(mcp_tool))
+        except (ValueError, OverflowError, RecursionError):  # such as huge numbers
             continue
-        if len(tools) >= MAX_TOOLS or room < 0:
+        if len(converted) >= MAX_TOOLS or room < 0:
             break
-        tools.append(made)
-    return tuple(tools)
+        converted.append(mcp_tool)
+    return tuple(converted)
 
 
 def convert_tool(tool: types.Tool) -> McpTool:
@@ -59,8 +59,11 @@ def convert_tool(tool: types.Tool) -> McpTool:
 
 
 def convert_result(result: types.CallToolResult) -> tuple[str, tuple[McpImage, ...]]:
-    """The text of an answer and its images. Structured content stands in where there is no text:
-    servers repeat it there for those who read text only."""
+    """Return the text and the images of a result.
+
+    Structured content is used only if there is no text: servers repeat it as text for clients that
+    read only text.
+    """
     pictures: list[McpImage] = []
     lines = [
         line for block in result.content if (line := describe_block(block, pictures)) is not None
@@ -94,13 +97,13 @@ def describe_resource(resource: types.TextResourceContents | types.BlobResourceC
 
 
 def add_image(block: types.ImageContent, pictures: list[McpImage]) -> str | None:
-    """A line only for one that cannot be shown."""
+    """Add an image. Returns a line of text instead if it cannot be shown."""
     try:
         data = base64.b64decode(block.data, validate=True)
     except (binascii.Error, ValueError):
         return f"[image: {block.mime_type}, damaged]"
-    held = sum(len(picture.data) for picture in pictures)
-    if len(pictures) >= MAX_IMAGES or held + len(data) > MAX_IMAGE_BYTES:
+    size = sum(len(picture.data) for picture in pictures)
+    if len(pictures) >= MAX_IMAGES or size + len(data) > MAX_IMAGE_BYTES:
         return f"[image: {block.mime_type}, {len(data)} bytes, too much to show]"
     pictures.append(McpImage(block.mime_type, data))
     return None
@@ -111,7 +114,7 @@ def compute_decoded_size(data: str) -> int:
 
 
 def truncate_text(text: str) -> str:
-    """What UTF-8 can carry, and not more than anybody reads: the beginning and the end."""
+    """Make a text valid UTF-8, and keep only the beginning and the end of a long one."""
     text = text.encode(errors="replace").decode()
     if len(text) <= LONGEST_TEXT:
         return text

@@ -1,4 +1,4 @@
-"""A server somewhere else, in the host: streamable HTTP with a static header, or with OAuth."""
+"""The HTTP transport of the host: streamable HTTP with a static header or OAuth."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +17,7 @@ CONNECT_TIMEOUT = 15.0  # seconds for a connection, and for sending a request
 
 
 class AnswerTooLargeError(Exception):
-    """A server answered with more than anybody wants to read."""
+    """A server's answer exceeds LARGEST_ANSWER."""
 
 
 @asynccontextmanager
@@ -25,48 +25,50 @@ async def open_http_transport(
     url: str,
     auth: str,
     tokens: Path | None,
-    ask: Callable[[str], None],
-    refused: Callable[[int], None],
-    over: Callable[[], None],
+    on_authorization: Callable[[str], None],
+    on_error_status: Callable[[int], None],
+    on_end: Callable[[], None],
 ) -> AsyncIterator[Any]:
-    """A transport of the SDK's. `ask` is told an address a person must open, when it comes to
-    that; with a header of its own, a server is not asked for another way in. `refused` is told
-    the status of each answer that is none, `over` is told when nothing more will be heard: the
-    SDK keeps both to itself."""
+    """Open a transport for the SDK.
 
-    async def hear(response: httpx2.Response) -> None:
+    `on_authorization` gets the URL a person must open; OAuth is not used if `auth` is set. The SDK
+    does not report HTTP errors or the end of the stream, so `on_error_status` gets the status of
+    each error response, and `on_end` is called when no more messages follow.
+    """
+
+    async def handle_response(response: httpx2.Response) -> None:
         if response.status_code >= 400:
-            refused(response.status_code)
+            on_error_status(response.status_code)
         limit_response_size(response)
 
     async with AsyncExitStack() as stack:
         authorization: httpx2.Auth | None = None
         if tokens is not None and not auth:
-            flow = stack.enter_context(OAuthFlow(url, tokens, ask))
+            flow = stack.enter_context(OAuthFlow(url, tokens, on_authorization))
             authorization = flow.create_provider()
         client = await stack.enter_async_context(
             httpx2.AsyncClient(
                 headers={"Authorization": auth} if auth else None,
                 auth=authorization,
-                # Answers take as long as their tools; whoever waits for one has a deadline.
+                # An answer takes as long as its tool; each call has its own deadline.
                 timeout=httpx2.Timeout(CONNECT_TIMEOUT, read=None, pool=None),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=8),
-                event_hooks={"response": [hear]},
-                trust_env=not is_loopback(url),  # no proxy leads to this machine
+                event_hooks={"response": [handle_response]},
+                trust_env=not is_loopback(url),  # proxies cannot reach this machine's loopback
             )
         )
-        heard, said = await stack.enter_async_context(
+        incoming, outgoing = await stack.enter_async_context(
             streamable_http_client(url, http_client=client, max_sse_event_size=LARGEST_ANSWER)
         )
-        yield EndNotifyingStream(heard, over), said
+        yield EndNotifyingStream(incoming, on_end), outgoing
 
 
 class EndNotifyingStream:
-    """What a server says, with word of its end."""
+    """Wraps the SDK's incoming stream and calls `on_end` when it is closed."""
 
-    def __init__(self, stream: Any, over: Callable[[], None]) -> None:
+    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
         self._stream = stream
-        self._on_end = over
+        self._on_end = on_end
 
     @property
     def last_context(self) -> Any:
@@ -93,7 +95,7 @@ class EndNotifyingStream:
 
 
 def limit_response_size(response: httpx2.Response) -> None:
-    """Answers in one piece are read to their end by the SDK, however long; streams it bounds."""
+    """Limit the size of a response. Event streams are left alone: the SDK limits those itself."""
     if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
         return
     response.stream = BoundedStream(response.stream)

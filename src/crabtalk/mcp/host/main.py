@@ -1,7 +1,7 @@
-"""The host: the process that holds the peers, so that neither their SDK nor they touch the daemon.
+"""The MCP host process, which isolates the daemon from the MCP SDK and the servers.
 
-Started by the daemon as `python -m crabtalk.mcp.host.main`. It does what standard input says, tells
-what happens on standard output (messages.py), and ends with its parent, taking every server along.
+The daemon starts it as `python -m crabtalk.mcp.host.main`. It reads messages from stdin and writes
+messages to stdout (messages.py). When its parent ends, it stops all servers and ends too.
 """
 
 import asyncio
@@ -31,51 +31,51 @@ from crabtalk.mcp.messages import (
 )
 
 PR_SET_PDEATHSIG = 1
-# Bytes the daemon may be behind before we stop reading what it wants of us.
+# Bytes of output the daemon may leave unread before we stop reading its messages.
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 
 
 class McpHost:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        from .peer import HostPeer  # the SDK: a second, and most of the memory
+        from .peer import HostPeer  # late: importing the SDK takes a second and most of the memory
 
         self._new_peer = HostPeer
         self._reader = reader
         self._writer = writer
         self._peers: dict[int, HostPeer] = {}
-        self._calls: dict[int, int] = {}  # to the peer that carries it out
+        self._calls: dict[int, int] = {}  # call → peer
         self._closing_tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Until there is nobody to serve."""
+        """Handle messages until the daemon closes the pipe."""
         decoder = msgspec.msgpack.Decoder(ToHost)
-        while (order := await read_frame(self._reader, decoder)) is not None:
-            self._handle_message(order)
+        while (message := await read_frame(self._reader, decoder)) is not None:
+            self._handle_message(message)
             await self._writer.drain()
 
     async def close(self) -> None:
         closing = [peer.close() for peer in self._peers.values()]
         await asyncio.gather(*closing, *self._closing_tasks, return_exceptions=True)
 
-    def _handle_message(self, order: ToHost) -> None:
-        match order:
+    def _handle_message(self, message: ToHost) -> None:
+        match message:
             case OpenPeer():
-                self._peers[order.peer] = self._new_peer(order, self._send)
+                self._peers[message.peer] = self._new_peer(message, self._send)
             case ClosePeer():
-                if (peer := self._peers.pop(order.peer, None)) is not None:
+                if (peer := self._peers.pop(message.peer, None)) is not None:
                     task = asyncio.ensure_future(peer.close())
                     self._closing_tasks.add(task)
                     task.add_done_callback(self._closing_tasks.discard)
             case CallTool():
-                if (peer := self._peers.get(order.peer)) is None:
-                    self._send(McpCallFailure(order.call, "it is not connected", is_unheard=True))
+                if (peer := self._peers.get(message.peer)) is None:
+                    self._send(McpCallFailure(message.call, "it is not connected", is_unheard=True))
                 else:
-                    peer.call(order)
-                    self._calls[order.call] = order.peer
+                    peer.call(message)
+                    self._calls[message.call] = message.peer
             case CancelCall():
-                peer = self._peers.get(self._calls.pop(order.call, 0))
+                peer = self._peers.get(self._calls.pop(message.call, 0))
                 if peer is not None:
-                    peer.cancel(order.call)
+                    peer.cancel(message.call)
 
     def _send(self, message: FromHost) -> None:
         if isinstance(message, McpCallResult | McpCallFailure):
@@ -102,23 +102,23 @@ async def run_host(descriptor: int) -> None:
 
 def main() -> None:
     die_with_parent()
-    # Were it to crash, the image would hold secrets of every server; and one server must not read
-    # those of another in our memory.
+    # A core dump would contain the secrets of every server, and no server must read those of
+    # another from our memory.
     hide_environment()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Whatever prints must not be taken for a message.
+    # Anything that prints to stdout must not be read as a message.
     descriptor = os.dup(1)
     os.dup2(2, 1)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     for name in ("mcp", "httpx2", "anyio"):
-        # What goes wrong with a peer is told in its own words; these would be said twice.
+        # Errors of peers are reported as messages already.
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # Not uvloop: servers would inherit copies of our pipes, and keep them open when we are gone.
+    # Not uvloop: servers would inherit copies of our pipes and keep them open after we end.
     asyncio.run(run_host(descriptor))
 
 
 def die_with_parent() -> None:
-    """A signal that can be answered, so that no server stays behind."""
+    """Get SIGTERM when the parent dies: it can be handled, so that no server is left running."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 

@@ -1,8 +1,7 @@
-"""OAuth, in the host: what a server granted is kept in a file of ours, and a person's browser
-brings the answer back to a port on this machine.
+"""OAuth in the host: stores tokens in a file, and receives the browser's redirect on a local port.
 
-The SDK does the protocol. It comes to us only when the server answers that it wants to know who
-we are, and we have no token, or no longer a good one.
+The SDK implements the protocol. It calls this module only when the server requires authorization
+and there is no valid token.
 """
 
 import asyncio
@@ -25,14 +24,14 @@ from pydantic import AnyUrl, ValidationError
 
 from crabtalk.transport import replace_file
 
-# A person's time to read, log in and agree.
+# Seconds for a person to read, log in and agree.
 AUTHORIZATION_TIMEOUT = 300.0
 LONGEST_REQUEST = 16 * 1024
 PAGE_TEMPLATE = "<!doctype html><title>crabtalk</title><p>{}</p>"
 
 
 class TokenFile:
-    """Tokens and the client they were given to, as the SDK wants them kept. Mode 0600."""
+    """The SDK's token storage: tokens and the registered client in a file with mode 0600."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,7 +56,7 @@ class TokenFile:
 
     @property
     def port(self) -> int:
-        """Where the registered client is answered; 0 when there is none."""
+        """The port in the registered client's redirect URI; 0 if there is no client."""
         client = self._read().get("client")
         uris = client.get("redirect_uris") if isinstance(client, dict) else None
         try:
@@ -87,13 +86,16 @@ class TokenFile:
 
 
 class OAuthFlow:
-    """One server's way in. As a context it holds the port that a browser is sent back to; nobody
-    listens there but while a person is asked."""
+    """The authorization of one server.
 
-    def __init__(self, url: str, tokens: Path, ask: Callable[[str], None]) -> None:
+    As a context manager it reserves the port for the browser's redirect. It listens there only
+    while a person is asked.
+    """
+
+    def __init__(self, url: str, tokens: Path, on_authorization: Callable[[str], None]) -> None:
         self._url = url
         self._file = TokenFile(tokens)
-        self._ask = ask
+        self._on_authorization = on_authorization
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._answer: asyncio.Future[AuthorizationCodeResult] | None = None
         self._server: asyncio.Server | None = None
@@ -103,7 +105,7 @@ class OAuthFlow:
         try:
             self._socket.bind(("127.0.0.1", self._file.port))
         except OSError:
-            # Somebody else has the port the client was registered with: it is registered anew.
+            # Another process has the port the client was registered with: register it again.
             self._file.forget_client()
             self._socket.bind(("127.0.0.1", 0))
         return self
@@ -133,19 +135,19 @@ class OAuthFlow:
         self._answer = asyncio.get_running_loop().create_future()
         self._state = parse_qs(urlsplit(address).query).get("state", [""])[0]
         self._stop_listening()
-        # First somebody listens, then the person is sent: browsers are quick.
+        # Listen before the person gets the URL: browsers are quick.
         self._server = await asyncio.start_server(
             self._serve_callback, sock=self._socket.dup(), limit=LONGEST_REQUEST
         )
-        self._ask(address)
+        self._on_authorization(address)
 
     async def _wait_for_callback(self) -> AuthorizationCodeResult:
-        assert self._answer is not None  # noqa: S101 - a person is sent first
+        assert self._answer is not None  # noqa: S101 - the SDK opens the page first
         try:
             async with asyncio.timeout(AUTHORIZATION_TIMEOUT):
                 return await self._answer
         except TimeoutError:
-            raise OAuthFlowError(f"nobody allowed it within {AUTHORIZATION_TIMEOUT:g} s") from None
+            raise OAuthFlowError(f"it was not allowed within {AUTHORIZATION_TIMEOUT:g} s") from None
         finally:
             self._stop_listening()
 
@@ -157,36 +159,38 @@ class OAuthFlow:
     async def _serve_callback(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One page of a browser's. Only an answer to our question is taken for one: any page a
-        person looks at can send a browser here."""
+        """Serve one request of a browser. Only redirects with our `state` are accepted, because any
+        web page can send a browser here."""
         try:
             async with asyncio.timeout(10):
                 line = (await reader.readline()).decode(errors="replace").split(" ")
             target = urlsplit(line[1] if len(line) > 1 else "")
-            given = {key: values[0] for key, values in parse_qs(target.query).items()}
-            is_ours = target.path == "/callback" and given.get("state", "") == self._state
-            if not is_ours or not given.keys() & {"code", "error"}:
-                status, said = "404 Not Found", "There is nothing here."
-            elif "code" in given:
-                self._accept_code(given)
-                status, said = "200 OK", "Done. You can close this page."
+            parameters = {key: values[0] for key, values in parse_qs(target.query).items()}
+            is_ours = target.path == "/callback" and parameters.get("state", "") == self._state
+            if not is_ours or not parameters.keys() & {"code", "error"}:
+                status, text = "404 Not Found", "There is nothing here."
+            elif "code" in parameters:
+                self._accept_code(parameters)
+                status, text = "200 OK", "Done. You can close this page."
             else:
-                self._reject_authorization(given["error"])
-                status, said = "200 OK", "It was not allowed. You can close this page."
-            body = PAGE_TEMPLATE.format(said).encode()
+                self._reject_authorization(parameters["error"])
+                status, text = "200 OK", "It was not allowed. You can close this page."
+            body = PAGE_TEMPLATE.format(text).encode()
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nConnection: close\r\n"
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
         except (TimeoutError, OSError, ValueError):
-            pass  # no browser of ours
+            pass  # not a request of our browser
         finally:
             writer.close()
 
-    def _accept_code(self, given: dict[str, str]) -> None:
+    def _accept_code(self, parameters: dict[str, str]) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(
                 AuthorizationCodeResult(
-                    code=given["code"], state=given.get("state"), iss=given.get("iss")
+                    code=parameters["code"],
+                    state=parameters.get("state"),
+                    iss=parameters.get("iss"),
                 )
             )
 

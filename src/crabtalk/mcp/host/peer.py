@@ -1,6 +1,7 @@
-"""A peer, in the host: one server, owned by one task from its first word to its last.
+"""HostPeer: the connection to one server, in the host process.
 
-The SDK wants a connection to be closed by the task that opened it. Calls are tasks of their own.
+One task opens and closes the connection, because the SDK requires the same task for both. Each call
+has its own task.
 """
 
 import asyncio
@@ -41,18 +42,18 @@ from .server_process import ServerProcess
 log = logging.getLogger(__name__)
 
 MAX_PAGES = 100  # of a list of tools
-REFRESH_INTERVAL = 0.1  # between two readings of it, however often it changes
-# However much progress a call makes.
+REFRESH_INTERVAL = 0.1  # seconds between two reads of the list, however often it changes
+# Limit of a call, however often it throttle progress.
 MAX_CALL_SECONDS = 3600.0
-# For what is left to say once a connection is lost, and for letting go of a server.
+# Seconds to find out why a connection was lost, and to close a server.
 LOSS_REASON_TIMEOUT = 3.0
 CLOSE_TIMEOUT = 5.0
 MAX_REASON_LENGTH = 2000
 
 CONNECTION_LOST = "the connection was lost"
 NO_LONGER_DECLARED = "the server is no longer declared"
-NO_ANSWER_AT = "nobody answers at "
-# What the SDK says of an answer with status 404, and of other answers that are none.
+NO_ANSWER_AT = "no server answers at "
+# Messages of the SDK for HTTP status 404 and for other error statuses.
 SDK_SESSION_TERMINATED = "Session terminated"
 SDK_ERROR_RESPONSE = "Server returned an error response"
 
@@ -60,13 +61,13 @@ SendToDaemon = Callable[[FromHost], None]
 
 
 class PeerLostError(Exception):
-    """Why there is no connection, or no longer, in a sentence."""
+    """There is no connection, or it was lost; the text says why."""
 
 
 class HostPeer:
-    def __init__(self, order: OpenPeer, tell: SendToDaemon) -> None:
+    def __init__(self, order: OpenPeer, send: SendToDaemon) -> None:
         self._order = order
-        self._send = tell
+        self._send = send
         self._client: Client | None = None
         self._process: ServerProcess | None = None
         self._closing = asyncio.Event()
@@ -76,18 +77,18 @@ class HostPeer:
         self._abandoned: set[asyncio.Task[types.CallToolResult]] = set()
         self._following: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._tools: tuple[McpTool, ...] = ()  # as last told
-        self._stale = False  # they have changed since they were asked for
-        self._status = 0  # of the last answer over HTTP that was none
+        self._tools: tuple[McpTool, ...] = ()  # as last sent to the daemon
+        self._stale = False  # whether the list has changed since it was read
+        self._status = 0  # of the last HTTP error response
         self._loss_reason = ""
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Nothing is left of it, and nothing more is told but that and what came of its calls:
-        somebody waits for those."""
-        tell = self._send
-        self._send = lambda word: (
-            tell(word) if isinstance(word, McpCallResult | McpCallFailure) else None
+        """Close the connection. After this only the results of calls are sent: callers wait for
+        those."""
+        send = self._send
+        self._send = lambda message: (
+            send(message) if isinstance(message, McpCallResult | McpCallFailure) else None
         )
         self._closing.set()
         _, late = await asyncio.wait([self._task], timeout=CLOSE_TIMEOUT)
@@ -115,7 +116,7 @@ class HostPeer:
             self._send(PeerLost(self._order.peer, self._loss_reason[:MAX_REASON_LENGTH], is_final))
 
     async def _serve_connection(self) -> None:
-        """From the first word to the last."""
+        """Connect, and keep the connection until it is closed or lost."""
         async with AsyncExitStack() as stack:
             client, tools = await self._connect(stack)
             self._client, self._tools = client, tools
@@ -127,11 +128,12 @@ class HostPeer:
             await self._wait_until_lost()
 
     async def _connect(self, stack: AsyncExitStack) -> tuple[Client, tuple[McpTool, ...]]:
-        """In time, and not if nobody wants it any more. `stack` says goodbye."""
-        me = asyncio.current_task()
+        """Connect before the timeout, unless `close` is called first. `stack` closes the
+        connection."""
+        task = asyncio.current_task()
         closing = asyncio.ensure_future(self._closing.wait())
-        if me is not None:
-            closing.add_done_callback(lambda done: None if done.cancelled() else me.cancel())
+        if task is not None:
+            closing.add_done_callback(lambda done: None if done.cancelled() else task.cancel())
         try:
             async with asyncio.timeout(self._order.timeout) as self._connecting:
                 client = await stack.enter_async_context(self._new_client())
@@ -167,12 +169,12 @@ class HostPeer:
                 lambda: self._mark_broken(CONNECTION_LOST),
             )
         else:
-            tell = self._send  # also when it is being let go of
+            send = self._send  # also used while the peer is closing
             self._process = ServerProcess(
                 order.command,
                 order.args,
                 order.env,
-                lambda pid: tell(ServerSpawned(order.peer, pid)),
+                lambda pid: send(ServerSpawned(order.peer, pid)),
             )
             transport = self._process.open_transport()
         return Client(
@@ -183,7 +185,7 @@ class HostPeer:
         )
 
     async def _wait_until_lost(self) -> None:
-        """Until somebody has enough of it."""
+        """Wait until the peer is closed. Raises PeerLostError if the connection is lost first."""
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._closing.wait())]
         if self._process is not None:
             waits.append(asyncio.ensure_future(self._process.ended.wait()))
@@ -200,7 +202,7 @@ class HostPeer:
             raise PeerLostError(self._process.describe_end())
 
     def _ask_person(self, address: str) -> None:
-        """A person is not held to the machine's time-out."""
+        """Ask for authorization, and extend the timeout: a person takes longer than a machine."""
         if self._connecting is not None:
             now = asyncio.get_running_loop().time()
             self._connecting.reschedule(now + AUTHORIZATION_TIMEOUT + self._order.timeout)
@@ -210,9 +212,10 @@ class HostPeer:
         self._status = status
 
     def _describe_error(self, error: BaseException) -> str:
-        """On one line, whatever a server has put into it: it is shown on terminals."""
-        shown = (c if c.isprintable() else " " for c in self._find_reason(error))
-        return " ".join("".join(shown).split())
+        """Describe an error on one line of printable characters: terminals show it, and it may
+        contain text from the server."""
+        printable = (c if c.isprintable() else " " for c in self._find_reason(error))
+        return " ".join("".join(printable).split())
 
     def _find_reason(self, error: BaseException) -> str:
         match error:
@@ -251,23 +254,23 @@ class HostPeer:
     async def _list_tools(self, client: Client) -> tuple[McpTool, ...]:
         capabilities = client.server_capabilities
         if capabilities.tools is None and client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            return ()  # it would not know the question
-        found: list[types.Tool] = []
+            return ()  # older servers without tools do not know the method
+        tools: list[types.Tool] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
-            found += page.tools
+            tools += page.tools
             cursor = page.next_cursor
-            if cursor is None or len(found) >= MAX_TOOLS:
+            if cursor is None or len(tools) >= MAX_TOOLS:
                 break
-        return convert_tools(found)
+        return convert_tools(tools)
 
     async def _handle_message(self, message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._schedule_refresh()
 
     def _schedule_refresh(self) -> None:
-        """Reads the list anew, once however often it changes meanwhile."""
+        """Read the list of tools again, once for all changes in the meantime."""
         self._stale = True
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.ensure_future(self._refresh_tools())
@@ -287,8 +290,10 @@ class HostPeer:
             await asyncio.sleep(REFRESH_INTERVAL)
 
     async def _follow_changes(self, client: Client) -> None:
-        """Newer servers tell of changes to those only who listen. One that stops telling is asked
-        for its tools once more: if it is gone, that is how we know."""
+        """Listen for changes of the tools: newer servers only report them on request.
+
+        When the server stops reporting, its tools are read again, which shows whether it is gone.
+        """
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
@@ -318,7 +323,7 @@ class HostPeer:
         task.add_done_callback(lambda done: self._calls.pop(order.call, None))
 
     def cancel(self, call: int) -> None:
-        """The server is told; nobody is told what came of it."""
+        """Cancel a call at the server. No result is sent."""
         if (task := self._calls.get(call)) is not None:
             task.cancel()
 
@@ -350,37 +355,39 @@ class HostPeer:
         loop = asyncio.get_running_loop()
         latest = loop.time() + max(MAX_CALL_SECONDS, order.timeout)
 
-        reports = ProgressThrottle(order.call, lambda word: self._send(word))
+        throttle = ProgressThrottle(order.call, lambda message: self._send(message))
 
-        async def progressed(progress: float, total: float | None, message: str | None) -> None:
-            reports.report(progress, total, message)
-            with suppress(RuntimeError):  # it is over already
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            throttle.report(progress, total, message)
+            with suppress(RuntimeError):  # the deadline has passed already
                 deadline.reschedule(min(loop.time() + order.timeout, latest))
 
-        given = json.loads(order.arguments)
-        asking = asyncio.ensure_future(
-            client.call_tool(order.tool, given, progress_callback=progressed)
+        arguments = json.loads(order.arguments)
+        task = asyncio.ensure_future(
+            client.call_tool(order.tool, arguments, progress_callback=on_progress)
         )
         try:
             async with asyncio.timeout(order.timeout) as deadline:
-                return await asyncio.shield(asking)
+                return await asyncio.shield(task)
         finally:
-            reports.close()
-            self._abandon(asking)
+            throttle.close()
+            self._abandon(task)
 
-    def _abandon(self, asking: asyncio.Task[types.CallToolResult]) -> None:
-        """Tells the server to stop, if it still goes on. One that does not hear makes the SDK wait
-        for longer than the daemon believes that there is anybody here."""
-        if asking.cancel():
-            self._abandoned.add(asking)
-            asking.add_done_callback(self._abandoned.discard)
+    def _abandon(self, task: asyncio.Task[types.CallToolResult]) -> None:
+        """Cancel a call at the server if it still runs, without waiting for the end.
+
+        If the server does not react, the SDK waits for it longer than the daemon waits for us.
+        """
+        if task.cancel():
+            self._abandoned.add(task)
+            task.add_done_callback(self._abandoned.discard)
 
     async def _report_failure(self, order: CallTool, error: MCPError) -> None:
         is_alone = len(self._calls) == 1
         is_unheard = False
         sentence = error.message
         if error.code == types.CONNECTION_CLOSED:
-            # Why is known in a moment, when its owner has looked.
+            # The task that owns the connection finds out the reason.
             await asyncio.wait([self._task], timeout=LOSS_REASON_TIMEOUT)
             sentence = self._loss_reason or (
                 NO_LONGER_DECLARED if self._closing.is_set() else CONNECTION_LOST
@@ -390,7 +397,7 @@ class HostPeer:
             is_unheard = True
             self._mark_broken("the server has forgotten us")
         elif sentence == SDK_ERROR_RESPONSE and 400 <= self._status < 500:
-            # Servers also say so when they were started anew and do not know us.
+            # Servers also return these after a restart, when they do not know our session.
             sentence = self._describe_refusal()
             is_unheard = is_alone and self._status in (400, 404)
             self._mark_broken(sentence)
@@ -398,15 +405,15 @@ class HostPeer:
 
 
 def find_root_error(error: BaseException) -> BaseException:
-    """Of several things that went wrong because of each other, the one that says most."""
+    """Return the most informative error of an exception group."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    reasons = [find_root_error(one) for one in error.exceptions]
-    return next((one for one in reasons if not isinstance(one, PeerLostError)), reasons[0])
+    reasons = [find_root_error(inner) for inner in error.exceptions]
+    return next((reason for reason in reasons if not isinstance(reason, PeerLostError)), reasons[0])
 
 
 def describe_invalid_answer(error: ValidationError) -> str:
-    """What is wrong with an answer, first of all."""
+    """Describe the first problem of an invalid answer."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"it answers what is no MCP: {where or error.title}: {first['msg']}"
@@ -419,6 +426,6 @@ def announces_tool_changes(client: Client) -> bool:
 
 
 def strip_url_secrets(url: str) -> str:
-    """Without what may be a secret in it."""
+    """Remove the parts of a URL that may be secret."""
     parts = httpx2.URL(url)
     return str(parts.copy_with(userinfo=b"", query=None, fragment=None))

@@ -1,4 +1,4 @@
-"""What servers say about the progress of calls, in the host: as often as anybody can follow."""
+"""ProgressThrottle: limits how often the progress of a call is sent to the daemon."""
 
 import asyncio
 import math
@@ -6,18 +6,21 @@ from collections.abc import Callable
 
 from crabtalk.mcp.messages import McpProgress
 
-INTERVAL = 0.1  # between two words about one call
+INTERVAL = 0.1  # seconds between two messages about one call
 MAX_TEXT_LENGTH = 2000
-MAX_WRITTEN_OUT = 1e15  # written out
+MAX_WRITTEN_OUT = 1e15  # larger numbers are written with an exponent
 
 
 class ProgressThrottle:
-    """Those about one call. Of what comes too fast the latest is told, and never too late: `close`
-    tells what was held back. Nothing is told after it."""
+    """Throttles the progress messages of one call.
 
-    def __init__(self, call: int, tell: Callable[[McpProgress], None]) -> None:
+    Of messages in quick succession the latest is sent. `close` sends a message that is still held
+    back; nothing is sent after it.
+    """
+
+    def __init__(self, call: int, send: Callable[[McpProgress], None]) -> None:
         self._call = call
-        self._send = tell
+        self._send = send
         self._held: McpProgress | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -38,7 +41,7 @@ class ProgressThrottle:
             self._held = None
 
     def _send_held(self) -> None:
-        """Tells the latest, and then nothing for a while."""
+        """Send the latest message, and pause for INTERVAL."""
         self._pause = None
         if self._held is not None:
             self._send(self._held)
@@ -49,19 +52,19 @@ class ProgressThrottle:
 def build_progress(
     call: int, progress: float, total: float | None, message: str | None
 ) -> McpProgress:
-    """Numbers that mean nothing are left out: servers send any."""
+    """Build a message. Servers send any numbers; those that make no sense are left out."""
     done = progress if math.isfinite(progress) and progress >= 0 else None
     end = total if total is not None and math.isfinite(total) and total > 0 else None
     if done is None or (end is not None and done > end):
         end = None
-    said = " ".join((message or "")[:MAX_TEXT_LENGTH].split())
-    text = said.encode(errors="replace").decode() or format_progress(done, end)
+    line = " ".join((message or "")[:MAX_TEXT_LENGTH].split())
+    text = line.encode(errors="replace").decode() or format_progress(done, end)
     return McpProgress(call, text, done, end)
 
 
 def format_progress(done: float | None, end: float | None) -> str:
-    """`3/10`, or `3` when there is no telling of how many."""
-    return "/".join(format_number(one) for one in (done, end) if one is not None)
+    """Format as `3/10`, or as `3` if the total is unknown."""
+    return "/".join(format_number(number) for number in (done, end) if number is not None)
 
 
 def format_number(value: float) -> str:

@@ -1,7 +1,7 @@
-"""A server's process, in the host: started in a group of its own, heard line by line, ended whole.
+"""ServerProcess: the stdio transport of the host, for a server that runs as a child process.
 
-It is a transport of the SDK's. Unlike the SDK's own it bounds what it reads, keeps the last words
-of standard error, and knows how the process ended.
+The process has its own process group, which is ended as a whole. Unlike the SDK's stdio transport,
+this one limits what it reads, keeps the last lines of stderr, and knows how the process ended.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 LONGEST_LINE = 16 * 1024 * 1024
 READ_SIZE = 64 * 1024
-# Lines in a row that are not the protocol's before a server is given up: some print a banner.
+# Invalid lines in a row before a server is given up: some print a banner first.
 MAX_GARBAGE_LINES = 1000
-# Of what is said on standard error, and of garbage.
+# Kept of stderr, and of invalid lines on stdout.
 MAX_KEPT_LINES = 5
 MAX_KEPT_LENGTH = 300
-# How long it has to leave when its input ends, then when asked, then for the system to reap it.
+# Seconds to end after stdin is closed, then after SIGTERM, then after SIGKILL.
 CLOSE_TIMEOUT = 1.0
 TERMINATE_TIMEOUT = 0.5
 KILL_TIMEOUT = 1.0
@@ -43,21 +43,21 @@ class ServerProcess:
         command: str,
         args: Sequence[str],
         env: Mapping[str, str],
-        spawned: Callable[[int], None],
+        on_spawned: Callable[[int], None],
     ) -> None:
         self._command = [command, *args]
         self._env = env
-        self._on_spawned = spawned
+        self._on_spawned = on_spawned
         self._process: asyncio.subprocess.Process | None = None
-        self._stderr_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)  # on standard error
-        self._garbage_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)  # on standard output
-        self._stderr_ended = asyncio.Event()  # all of standard error
+        self._stderr_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
+        self._garbage_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)  # invalid lines on stdout
+        self._stderr_ended = asyncio.Event()
         self._failure = ""  # why we gave it up, if we did
-        self.ended = asyncio.Event()  # nothing more will be said
+        self.ended = asyncio.Event()  # no more messages follow
 
     @asynccontextmanager
     async def open_transport(self) -> AsyncIterator[tuple[ReadStream, WriteStream]]:
-        """Left, also by a cancellation, the process and all it started are gone."""
+        """Start the process. On exit, also by cancellation, its whole group is ended."""
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -68,23 +68,23 @@ class ServerProcess:
             limit=READ_SIZE,
         )
         self._on_spawned(process.pid)
-        heard_in, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        said, said_out = anyio.create_memory_object_stream[SessionMessage](0)
+        from_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outgoing, to_server = anyio.create_memory_object_stream[SessionMessage](0)
         async with anyio.create_task_group() as group:
-            group.start_soon(self._read_stdout, process, heard_in)
-            group.start_soon(self._write_stdin, process, said_out)
+            group.start_soon(self._read_stdout, process, from_server)
+            group.start_soon(self._write_stdin, process, to_server)
             group.start_soon(self._read_stderr, process)
             try:
-                yield heard, said
+                yield incoming, outgoing
             finally:
                 with anyio.CancelScope(shield=True):
-                    for stream in (heard, heard_in, said, said_out):
+                    for stream in (incoming, from_server, outgoing, to_server):
                         stream.close()
                     await self._stop(process)
                 group.cancel_scope.cancel()
 
     def describe_end(self) -> str:
-        """How it ended, as far as that is known, with its last words."""
+        """Return how the process ended, as far as known, with its last output."""
         status = self._process.returncode if self._process is not None else None
         if self._failure:
             reason = self._failure
@@ -97,19 +97,19 @@ class ServerProcess:
         return reason + self.quote_output()
 
     def quote_output(self) -> str:
-        """In brackets, for the end of a sentence; empty if there were none."""
-        said = " | ".join(self._stderr_lines)
+        """Return the last output in brackets, to append to a sentence; empty if there was none."""
+        stderr = " | ".join(self._stderr_lines)
         printed = " | ".join(self._garbage_lines)
-        text = f" (stderr: {said})" if said else ""
+        text = f" (stderr: {stderr})" if stderr else ""
         return text + (f" (it printed: {printed})" if printed else "")
 
     async def _read_stdout(
         self,
         process: asyncio.subprocess.Process,
-        heard: MemoryObjectSendStream[SessionMessage | Exception],
+        from_server: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
-        """Hands on what it says. Ends with its output, or when it says what it should not."""
-        assert process.stdout is not None  # noqa: S101 - it was asked for
+        """Pass on messages until stdout ends, or the server prints too much that is invalid."""
+        assert process.stdout is not None  # noqa: S101 - it was requested above
         buffer = bytearray()
         garbage = 0
         try:
@@ -125,7 +125,7 @@ class ServerProcess:
                     message = parse_message(line)
                     if message is not None:
                         garbage = 0
-                        await heard.send(message)
+                        await from_server.send(message)
                         continue
                     garbage += 1
                     self._garbage_lines.append(truncate_line(line))
@@ -136,9 +136,9 @@ class ServerProcess:
                     self._failure = f"it sent a line of more than {LONGEST_LINE} bytes"
                     return
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # whoever listened has left
+            pass  # the SDK has closed the stream
         finally:
-            heard.close()
+            from_server.close()
             if not self._failure:
                 await self._wait_for_exit(process, TERMINATE_TIMEOUT)  # so that its status is known
             self.ended.set()
@@ -146,24 +146,24 @@ class ServerProcess:
     async def _write_stdin(
         self,
         process: asyncio.subprocess.Process,
-        said: MemoryObjectReceiveStream[SessionMessage],
+        to_server: MemoryObjectReceiveStream[SessionMessage],
     ) -> None:
         assert process.stdin is not None  # noqa: S101
         try:
-            async for message in said:
+            async for message in to_server:
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 process.stdin.write(text.encode() + b"\n")
                 await process.stdin.drain()
         except anyio.ClosedResourceError:
-            pass  # whoever spoke has left
+            pass  # the SDK has closed the stream
         except OSError:
-            # Most that do not listen are about to end, and how they do says more.
+            # Most servers that close stdin are about to end, and their exit status says more.
             if not await self._wait_for_exit(process, TERMINATE_TIMEOUT):
                 self._failure = "it closed its input"
                 self.ended.set()
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
-        """Keeps the last lines of standard error; a full pipe would stop the server."""
+        """Keep the last lines of stderr. Left unread, a full pipe would block the server."""
         assert process.stderr is not None  # noqa: S101
         rest = b""
         while piece := await process.stderr.read(READ_SIZE):
@@ -175,8 +175,10 @@ class ServerProcess:
         self._stderr_ended.set()
 
     async def _stop(self, process: asyncio.subprocess.Process) -> None:
-        """As MCP wants it: its input ends, then it is asked, then it is killed; and so is all that
-        it started, though the process itself left at once."""
+        """Stop the server as MCP specifies: close stdin, then SIGTERM, then SIGKILL.
+
+        SIGKILL goes to the whole group, even if the server itself has ended.
+        """
         if process.stdin is not None:
             process.stdin.close()
         if not self._failure and not await self._wait_for_exit(process, CLOSE_TIMEOUT):
@@ -187,17 +189,17 @@ class ServerProcess:
         with suppress(TimeoutError):
             async with asyncio.timeout(TERMINATE_TIMEOUT):
                 await self._stderr_ended.wait()
-        # What survives us holds the pipes; nobody must wait for them.
+        # Surviving processes may hold the pipes open, so close our ends without waiting.
         transport = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()
         self._on_spawned(0)
 
-    async def _wait_for_exit(self, process: asyncio.subprocess.Process, patience: float) -> bool:
-        """Whether it ended in time."""
+    async def _wait_for_exit(self, process: asyncio.subprocess.Process, seconds: float) -> bool:
+        """Return whether the process ended in time."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + patience
-        # Waiting for the process would wait for everybody who holds its pipes as well.
+        until = loop.time() + seconds
+        # process.wait() would also wait for all other processes that hold its pipes.
         while process.returncode is None and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return process.returncode is not None

@@ -1,6 +1,6 @@
-"""Anthropic's messages: Claude, and the servers that speak as Anthropic does.
+"""Anthropic's messages API: Claude, and other servers that implement it.
 
-What Claude thought comes signed and must go back as it came, so it travels in `opaque`.
+Claude's thinking is signed and must be sent back unchanged, so it is stored in `opaque`.
 """
 
 from .dialect import AnthropicDialect

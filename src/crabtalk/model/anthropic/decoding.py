@@ -1,4 +1,4 @@
-"""An answer of Anthropic's, block by block, as chunks of ours."""
+"""Decodes the events of an Anthropic answer to chunks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,11 +25,11 @@ FINISHES: dict[str, FinishReason] = {
 
 
 class AnthropicDecoder:
-    """Named events up to `message_stop`. Events, blocks and deltas it does not know are no matter.
+    """Decodes named events up to `message_stop`. Unknown events, blocks and deltas are ignored.
 
-    An answer with thinking in it leaves its layout in `opaque`: one entry a block, in order. An
-    entry of thinking is the block itself; of text and calls it says only which part of the message
-    they are, since the message has them.
+    The layout of an answer with thinking is stored in `opaque`: one entry for each block, in order.
+    An entry for thinking is the block itself; an entry for text or a call only says which part of
+    the message it is, since the message contains it.
     """
 
     def __init__(self) -> None:
@@ -81,21 +81,21 @@ class AnthropicDecoder:
         return None
 
     def _start(self, document: dict[str, Any]) -> Chunk | None:
-        given = get_object(document, "content_block")
-        block = AnthropicBlock(given)
+        content_block = get_object(document, "content_block")
+        block = AnthropicBlock(content_block)
         if block.kind not in BLOCK_TYPES:
             return None
         self._open[get_index(document)] = block
         self._layout.append(block)
-        if block.kind == "text" and (text := get_text(given, "text")):
+        if block.kind == "text" and (text := get_text(content_block, "text")):
             return block.add_text(text)
-        if block.kind == "thinking" and (thought := get_text(given, "thinking")):
+        if block.kind == "thinking" and (thought := get_text(content_block, "thinking")):
             return block.add_thought(thought)
         if block.kind == "tool_use":
             block.call = self._calls
             self._calls += 1
-            call = ToolCallDelta(block.call, get_text(given, "id"), get_text(given, "name"))
-            return Chunk(tool_calls=(call,))
+            call_id, name = get_text(content_block, "id"), get_text(content_block, "name")
+            return Chunk(tool_calls=(ToolCallDelta(block.call, call_id, name),))
         return None
 
     def _delta(self, document: dict[str, Any]) -> Chunk | None:
@@ -120,11 +120,11 @@ class AnthropicDecoder:
         if block is None:
             return None
         if block.call is not None and not block.length:
-            # No arguments in pieces: they were in the beginning, or there are none.
-            given = msgspec.json.encode(get_object(block.given, "input"))
-            return block.add_arguments(given.decode())
+            # No arguments came in deltas: they were in the start event, or there are none.
+            arguments = msgspec.json.encode(get_object(block.start, "input"))
+            return block.add_arguments(arguments.decode())
         if block.kind in THINKING_BLOCKS and (opaque := self._build_opaque()):
-            return Chunk(opaque=opaque)  # at once, lest an interruption lose it
+            return Chunk(opaque=opaque)  # now, so that an interruption does not lose it
         return None
 
     def _read_message_delta(self, document: dict[str, Any]) -> Chunk:
@@ -137,7 +137,7 @@ class AnthropicDecoder:
         )
 
     def _count_tokens(self, document: dict[str, Any]) -> None:
-        """Counts are running totals, and those left out are as they were."""
+        """Update the counts. They are running totals; missing ones are unchanged."""
         usage = get_object(document, "usage")
         self._usage |= {name: count for name, count in usage.items() if isinstance(count, int)}
         details = get_object(usage, "output_tokens_details")
@@ -168,16 +168,16 @@ EVENT_NAMES = frozenset(
 
 
 class AnthropicBlock:
-    """A content block as it grows. `length` counts the characters that came in deltas."""
+    """A content block that is being received. `length` counts the characters from deltas."""
 
-    __slots__ = ("_thoughts", "call", "given", "kind", "length", "signature")
+    __slots__ = ("_thoughts", "call", "kind", "length", "signature", "start")
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.given = given  # as it started
-        self.kind = get_text(given, "type")
+    def __init__(self, start: dict[str, Any]) -> None:
+        self.start = start  # the block in its start event
+        self.kind = get_text(start, "type")
         self.call: int | None = None  # its number among the calls
         self.length = 0
-        self.signature = get_text(given, "signature")
+        self.signature = get_text(start, "signature")
         self._thoughts: list[str] = []
 
     def add_text(self, text: str) -> Chunk:
@@ -193,14 +193,14 @@ class AnthropicBlock:
         return Chunk(tool_calls=(ToolCallDelta(self.call or 0, arguments=piece),))
 
     def build_layout_entry(self) -> dict[str, Any] | None:
-        """Its place in the layout. None for thinking without a signature: nobody takes it back."""
+        """Return its entry in the layout. None for unsigned thinking: the API refuses it."""
         match self.kind:
             case "text":
                 return {"type": "text", "length": self.length}
             case "tool_use":
-                return {"type": "tool_use", "id": get_text(self.given, "id")}
+                return {"type": "tool_use", "id": get_text(self.start, "id")}
             case "redacted_thinking":
-                return {"type": "redacted_thinking", "data": get_text(self.given, "data")}
+                return {"type": "redacted_thinking", "data": get_text(self.start, "data")}
         if not self.signature:
             return None
         thinking = "".join(self._thoughts)

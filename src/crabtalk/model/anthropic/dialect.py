@@ -1,4 +1,4 @@
-"""Anthropic's dialect: what is asked, where, and with which headers."""
+"""Anthropic's dialect: URLs, headers and bodies of requests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,20 +35,20 @@ from .generations import (
 )
 
 DEFAULT_BASE = "https://api.anthropic.com"
-# The version of the wire. The next one, 2026-10-21, has no temperature for any model.
+# The version of the API. The next one, 2026-10-21, has no temperature for any model.
 API_VERSION = "2023-06-01"
 
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 
 class AnthropicDialect:
-    """One endpoint. `base` is what stands before `/v1/messages`."""
+    """One endpoint. `base` is the part of the URL before `/v1/messages`."""
 
     def __init__(self, name: str, *, base: str = DEFAULT_BASE, api_key: str = "") -> None:
         self.name = name
         self.base = base.rstrip("/").removesuffix("/v1")
         self._api_key = api_key
-        # Set once the API objects to thinking from a history that was since changed.
+        # Set once the API refuses thinking because the history before it has changed.
         self._drop_unbound = False
         self._limits: dict[str, int] = {}
 
@@ -72,12 +72,12 @@ class AnthropicDialect:
         return headers
 
     def build_body(self, request: Request) -> dict[str, Any]:
-        born = parse_generation(request.model)
+        generation = parse_generation(request.model)
         turns = encode_turns(
-            request.messages, restore=request.thinking or born >= ADAPTIVE_THINKING
+            request.messages, restore=request.thinking or generation >= ADAPTIVE_THINKING
         )
         thinking = request.thinking
-        if thinking and born < ADAPTIVE_THINKING and not can_think(turns):
+        if thinking and generation < ADAPTIVE_THINKING and not can_think(turns):
             thinking = False
             turns = encode_turns(request.messages, restore=False)
         body: dict[str, Any] = {
@@ -90,17 +90,19 @@ class AnthropicDialect:
             body["system"] = system
         if request.tools:
             forced = request.tool_choice not in ("auto", "none")
-            # With thinking the API refuses to force a call. Better a free choice than no answer.
-            free = forced and (thinking or born >= BOUND_THINKING)
+            # The API does not allow a forced call with thinking, so the choice is left free then.
+            cannot_force = forced and (thinking or generation >= BOUND_THINKING)
             body["tools"] = [encode_tool(tool) for tool in request.tools]
-            body["tool_choice"] = encode_tool_choice("auto" if free else request.tool_choice)
+            body["tool_choice"] = encode_tool_choice(
+                "auto" if cannot_force else request.tool_choice
+            )
         if thinking:
-            body |= encode_thinking(born, body["max_tokens"])
-        elif request.temperature is not None and born < ADAPTIVE_THINKING:
+            body |= encode_thinking(generation, body["max_tokens"])
+        elif request.temperature is not None and generation < ADAPTIVE_THINKING:
             body["temperature"] = request.temperature
         if self._drops_unbound_thinking(request):
-            asked = body.setdefault("thinking", {"type": "adaptive"})
-            asked["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
+            thinking_options = body.setdefault("thinking", {"type": "adaptive"})
+            thinking_options["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
         mark_cache_points(body)
         return body
 
@@ -122,27 +124,27 @@ class AnthropicDialect:
         )
 
     def build_models_request(self) -> HttpRequest:
-        # A thousand is the most a page holds, and more than there are.
+        # A thousand is the maximum of a page, and more models than there are.
         return HttpRequest(f"{self.base}/v1/models?limit=1000", self.build_headers(), method="GET")
 
     def parse_models(self, body: bytes) -> list[ModelInfo]:
-        found = []
+        models = []
         for entry in read_model_list(body, "data"):
             if isinstance(entry, dict) and isinstance(name := entry.get("id"), str):
                 limit = entry.get("max_input_tokens")
                 if isinstance(limit, int):
                     self._limits[name] = limit
-                found.append(ModelInfo(name, self._limits.get(name)))
-        return found
+                models.append(ModelInfo(name, self._limits.get(name)))
+        return models
 
     def context_limit(self, model: str) -> int | None:
         return self._limits.get(model) or find_context_limit(model)
 
     def drop_rejected_option(self, error: ApiError) -> bool:
-        """A history that was shortened or edited keeps its answers, if not all of their thinking.
+        """Drop thinking that does not fit a shortened or edited history; the answers stay.
 
-        The API names the switch in the sentence it refuses with; it is thrown for good, because
-        nothing is lost by it where histories are whole.
+        The API's error names the option for this. It stays set, because it has no effect on
+        unchanged histories.
         """
         if self._drop_unbound or error.status != 400:
             return False

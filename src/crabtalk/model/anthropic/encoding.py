@@ -1,4 +1,4 @@
-"""A conversation as Anthropic's turns and blocks."""
+"""Encodes a conversation as Anthropic's turns and content blocks."""
 
 import base64
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from crabtalk.model.messages import Image, Message, Tool, ToolCall
 
 from .generations import OPAQUE_KEY, THINKING_BLOCKS
 
-# A call whose arguments are no JSON object goes back as an object with this one key, which holds
-# the text as the model wrote it: the API takes objects only, and the model sees its mistake.
+# The API accepts only objects as arguments. If the model wrote something else, its text is sent
+# back under this key, so that the model sees its mistake.
 INVALID_ARGUMENTS = "invalid_arguments"
 
 
@@ -21,7 +21,7 @@ def encode_system(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def encode_turns(messages: Sequence[Message], *, restore: bool) -> list[dict[str, Any]]:
-    """User and assistant by turns. `restore` puts back what the assistant thought."""
+    """Encode alternating user and assistant turns. `restore` includes the assistant's thinking."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         if message.role == "system":
@@ -36,7 +36,7 @@ def encode_turns(messages: Sequence[Message], *, restore: bool) -> list[dict[str
             turns.append({"role": role, "content": blocks})
     for turn in turns:
         if turn["role"] == "user":
-            # The API wants the results of a step first, before what was said meanwhile.
+            # The API requires tool results first, before messages that arrived meanwhile.
             turn["content"].sort(key=lambda block: block["type"] != "tool_result")
     return turns
 
@@ -53,12 +53,12 @@ def encode_blocks(message: Message, restore: bool) -> list[dict[str, Any]]:
 
 
 def encode_layout(message: Message, layout: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks in the order they came in; newer models check that nothing was moved."""
+    """Return the blocks in their original order; newer models check that nothing was moved."""
     calls = {call.id: call for call in message.tool_calls}
     whole = sum(entry["length"] for entry in layout if entry["type"] == "text")
     ids = [entry["id"] for entry in layout if entry["type"] == "tool_use"]
     if whole != len(message.text) or ids != list(calls):
-        # Interrupted, or changed since: thinking comes first, where it is always allowed.
+        # Interrupted or edited: thinking goes first, where it is always allowed.
         thinking = [dict(entry) for entry in layout if entry["type"] in THINKING_BLOCKS]
         return [*thinking, *encode_text(message.text), *map(encode_call, message.tool_calls)]
     blocks: list[dict[str, Any]] = []
@@ -75,7 +75,7 @@ def encode_layout(message: Message, layout: list[dict[str, Any]]) -> list[dict[s
 
 
 def encode_text(text: str) -> list[dict[str, Any]]:
-    """One block, or none: the API refuses text that is empty or all blanks."""
+    """Return one block, or none: the API refuses text that is empty or blank."""
     return [{"type": "text", "text": text}] if text.strip() else []
 
 
@@ -122,10 +122,10 @@ def encode_tool_choice(choice: str) -> dict[str, Any]:
 
 
 def mark_cache_points(body: dict[str, Any]) -> None:
-    """Says where to cache: after the tools, the system prompt, and each of the last two user turns.
+    """Mark where to cache: after the tools, the system prompt, and each of the last two user turns.
 
-    Four marks are all the API takes. Of the two in the history the older one finds what the last
-    request stored, the newer one stores for the next.
+    The API allows four marks. The older one in the history finds the cache entry of the last
+    request, the newer one creates the entry for the next.
     """
     users = [turn["content"] for turn in body["messages"] if turn["role"] == "user"]
     for blocks in (body.get("tools"), body.get("system"), *users[-2:]):

@@ -1,9 +1,9 @@
-"""What Anthropic's errors mean."""
+"""Converts Anthropic's errors to ApiError."""
 
 from crabtalk.model.errors import ApiError, ErrorKind, classify_status
 from crabtalk.model.response_reading import read_error_message
 
-# `invalid_request_error` is not here: it stands for several things, and the status says which.
+# `invalid_request_error` is missing here: it has several meanings, which the status tells apart.
 ERROR_KINDS = {
     "authentication_error": ErrorKind.AUTH,
     "permission_error": ErrorKind.AUTH,
@@ -15,7 +15,7 @@ ERROR_KINDS = {
     "timeout_error": ErrorKind.TIMEOUT,
     "api_error": ErrorKind.SERVER,
 }
-# What the API has no type for, and says in words.
+# Errors without a type of their own, by their message.
 MESSAGE_KINDS = (
     ("prompt is too long", ErrorKind.CONTEXT),
     ("exceed context limit", ErrorKind.CONTEXT),
@@ -29,12 +29,12 @@ def classify_error(status: int, code: str, message: str) -> ErrorKind:
     if code in ERROR_KINDS:
         return ERROR_KINDS[code]
     lowered = message.lower()
-    said = next((kind for words, kind in MESSAGE_KINDS if words in lowered), None)
-    return said or classify_status(status)
+    by_message = next((kind for words, kind in MESSAGE_KINDS if words in lowered), None)
+    return by_message or classify_status(status)
 
 
 def read_stream_error(event: bytes) -> ApiError:
-    """An error in mid-stream, where the status was already 200."""
+    """Parse an error inside a stream, whose HTTP status was 200."""
     message, code = read_error_message(event)
     kind = classify_error(400 if code == "invalid_request_error" else 500, code, message)
     return ApiError(kind, message or "the model failed in mid-answer")

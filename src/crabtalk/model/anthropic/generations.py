@@ -1,4 +1,4 @@
-"""Models differ by generation in how thinking is asked for, and in what they allow."""
+"""Differences between generations of Claude: thinking options, limits, context windows."""
 
 import re
 from typing import Any
@@ -7,15 +7,15 @@ from crabtalk.model.messages import Request
 
 OPAQUE_KEY = "anthropic"  # our key in `opaque`
 
-# From this generation on a model sets its own thinking budget, refuses one that is set for it,
-# refuses a temperature, and may think without being asked.
+# From this generation on models set their own thinking budget, refuse a given budget or a
+# temperature, and may think without being asked.
 ADAPTIVE_THINKING = (4, 7)
-# From this one on it also cannot be made to call a tool, and its thinking is valid only after the
-# very history it was thought in.
+# From this one on they also cannot be forced to call a tool, and thinking is only valid after
+# exactly the history it was created with.
 BOUND_THINKING = (5, 1)
 
-# The API wants a limit in every request. Ours by generation, newest first: what every model of it
-# allows, and of the newer ones half, since some want prompt and limit to fit the window together.
+# The API requires a limit in every request. Ours by generation, newest first: what every model of
+# it allows; for newer ones half of that, since for some prompt and limit must fit the window.
 MAX_TOKENS = (
     ((4, 6), 64_000),
     ((3, 7), 32_000),
@@ -32,38 +32,39 @@ THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
 
 
 def parse_generation(model: str) -> tuple[int, int]:
-    """(4, 5) of claude-sonnet-4-5-20250929, (3, 7) of claude-3-7-sonnet, (0, 0) of a stranger."""
+    """Return (4, 5) for claude-sonnet-4-5-20250929, (3, 7) for claude-3-7-sonnet, and (0, 0) for
+    other models."""
     name = model.rsplit("/", 1)[-1]
-    found = re.match(r"claude-(?:[a-z]+-)?(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?", name)
-    if found:
-        return int(found[1]), int(found[2] or 0)
+    match = re.match(r"claude-(?:[a-z]+-)?(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?", name)
+    if match:
+        return int(match[1]), int(match[2] or 0)
     return (
         ADAPTIVE_THINKING if name.startswith("claude-mythos") else (0, 0)
     )  # claude-mythos-preview
 
 
 def compute_max_tokens(request: Request) -> int:
-    born = parse_generation(request.model)
+    generation = parse_generation(request.model)
     limit = request.max_tokens
     if limit is None:
-        limit = next(tokens for since, tokens in MAX_TOKENS if born >= since)
-    if request.thinking and born < ADAPTIVE_THINKING:
-        # Thinking counts too, and even the least of it must leave room for an answer.
+        limit = next(tokens for since, tokens in MAX_TOKENS if generation >= since)
+    if request.thinking and generation < ADAPTIVE_THINKING:
+        # Thinking counts too, and the minimum of it must leave room for an answer.
         return max(limit, 2 * MIN_BUDGET)
     return limit
 
 
-def encode_thinking(born: tuple[int, int], limit: int) -> dict[str, Any]:
-    if born >= ADAPTIVE_THINKING:
-        # Left alone, these models think but do not show it.
+def encode_thinking(generation: tuple[int, int], limit: int) -> dict[str, Any]:
+    if generation >= ADAPTIVE_THINKING:
+        # By default these models think but do not show it.
         return {"thinking": {"type": "adaptive", "display": "summarized"}}
     return {"thinking": {"type": "enabled", "budget_tokens": min(THINKING_BUDGET, limit // 2)}}
 
 
 def can_think(turns: list[dict[str, Any]]) -> bool:
-    """False when calls are under way that were made without thinking.
+    """False during a step whose calls were made without thinking.
 
-    The API refuses thinking there: another model made them, or thinking was off at the time.
+    The API refuses thinking there. Another model made the calls, or thinking was off at the time.
     """
     for turn in reversed(turns):
         kinds = {block["type"] for block in turn["content"]}

@@ -1,8 +1,8 @@
-"""Amazon Bedrock's Converse API: one form for every model there, signed requests, and answers as
-a binary event stream.
+"""Amazon Bedrock's Converse API: one format for all models, signed requests, and answers as a
+binary event stream.
 
-What a model thought may come signed and then must go back as it came, so it travels in `opaque`.
-What is true of Claude wherever it runs is in `anthropic`; here is only what Bedrock adds.
+A model's thinking may be signed and must then be sent back unchanged, so it is stored in `opaque`.
+What applies to Claude everywhere is in `anthropic`; this package has only what Bedrock adds.
 """
 
 from .credentials import read_credentials, read_region

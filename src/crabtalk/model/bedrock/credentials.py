@@ -1,4 +1,4 @@
-"""Whose account it is: keys in the environment, or a profile of Amazon's own tools."""
+"""Reads AWS credentials: keys in the environment, or a profile of the AWS tools."""
 
 import importlib
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ def read_region(environ: Mapping[str, str]) -> str:
 
 
 def read_credentials(environ: Mapping[str, str]) -> AwsCredentials:
-    """The credentials the environment holds, else those of its profile, single sign-on or role.
+    """Return the credentials in the environment, else those of a profile, single sign-on or role.
 
-    The latter may read files and ask AWS, so keep it off the event loop. Raises ApiError.
+    The latter may access files and the network, so call this in a thread. Raises ApiError.
     """
     if bearer := environ.get("AWS_BEARER_TOKEN_BEDROCK"):
         return AwsCredentials(bearer=bearer)
@@ -39,8 +39,8 @@ def read_profile_credentials(profile: str | None) -> AwsCredentials:
             f"{NO_CREDENTIALS}; profiles, single sign-on and roles need crabtalk[bedrock]",
         ) from None
     try:
-        found = session.Session(profile=profile).get_credentials()
-        frozen = found.get_frozen_credentials() if found is not None else None
+        credentials = session.Session(profile=profile).get_credentials()
+        frozen = credentials.get_frozen_credentials() if credentials is not None else None
     except exceptions.BotoCoreError as error:
         raise ApiError(ErrorKind.CONFIG, f"no AWS credentials: {error}") from None
     if frozen is None:

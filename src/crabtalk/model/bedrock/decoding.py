@@ -1,4 +1,4 @@
-"""An answer of Bedrock's, event by event, as chunks of ours."""
+"""Decodes the events of a Bedrock answer to chunks."""
 
 import base64
 from typing import Any
@@ -25,7 +25,7 @@ FINISHES: dict[str, FinishReason] = {
 
 
 class BedrockStruct(msgspec.Struct, rename="camel"):
-    """A piece of Bedrock's JSON. Fields it does not name are passed over."""
+    """A piece of Bedrock's JSON. Unknown fields are ignored."""
 
 
 class BedrockToolStart(BedrockStruct):
@@ -61,7 +61,7 @@ class BedrockTokenUsage(BedrockStruct):
 
 
 class BedrockPayload(BedrockStruct):
-    """Of every event: what it is decides which of these it has."""
+    """The payload of any event. Which fields are set depends on its type."""
 
     content_block_index: int = 0
     start: BedrockBlockStart | None = None
@@ -77,7 +77,7 @@ EVENT_TYPES = frozenset(
 
 
 class BedrockBlock:
-    """A content block as it grows: text, a call, or a thought."""
+    """A content block that is being received: text, a call, or a thought."""
 
     __slots__ = ("call", "length", "redacted", "signature", "thoughts")
 
@@ -89,7 +89,7 @@ class BedrockBlock:
         self.redacted = b""
 
     def build_layout_entry(self) -> dict[str, Any] | None:
-        """Its place in the layout. None for a thought without a signature: nobody wants it back."""
+        """Return its entry in the layout. None for an unsigned thought: it is not sent back."""
         if self.call is not None:
             return {"toolUse": self.call}
         if self.redacted:
@@ -102,19 +102,19 @@ class BedrockBlock:
 
 
 class BedrockDecoder:
-    """Events up to `messageStop`, and usage after it.
+    """Decodes events up to `messageStop`, and the usage after it.
 
-    An answer with a signed thought leaves its layout in `opaque`: one entry a block, in order. An
-    entry of a thought is the block itself; of text and calls it says only which part of the
-    message they are, since the message has them.
+    The layout of an answer with a signed thought is stored in `opaque`: one entry for each block,
+    in order. An entry for a thought is the block itself; an entry for text or a call only says
+    which part of the message it is, since the message contains it.
     """
 
     def __init__(self, model: str) -> None:
-        self.is_over = False  # only the end of the body says so
+        self.is_over = False  # Bedrock sends no end marker
         self._events = EventStreamDecoder()
         self._model = model
         self._blocks: dict[int, BedrockBlock] = {}
-        self._calls: dict[int, int] = {}  # numbers of calls, by the index of their block
+        self._calls: dict[int, int] = {}  # block index → call number
         self._stopped = False
 
     def feed(self, data: bytes) -> list[Chunk]:
@@ -136,7 +136,10 @@ class BedrockDecoder:
             return None
         try:
             payload = PAYLOAD_DECODER.decode(message.payload)
-        except (ValueError, RecursionError) as error:  # not JSON, UTF-8 or this form; or endless
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # not JSON, UTF-8 or this type; or nested too deeply
             raise ApiError(ErrorKind.PROTOCOL, f"{event} cannot be read: {error}") from None
         index = payload.content_block_index
         if payload.delta is not None:
@@ -177,7 +180,7 @@ class BedrockDecoder:
         block = self._blocks.get(index)
         if block is None or not (block.signature or block.redacted):
             return None
-        return Chunk(opaque=self._build_opaque())  # at once, lest an interruption lose it
+        return Chunk(opaque=self._build_opaque())  # now, so that an interruption does not lose it
 
     def _get_block(self, index: int) -> BedrockBlock:
         block = self._blocks.get(index)
@@ -208,11 +211,11 @@ def read_usage(usage: BedrockTokenUsage) -> Usage:
 
 
 def is_usable_model(entry: dict[str, Any]) -> bool:
-    """Speaks, streams, and can be had without renting a machine for it."""
-    ways = entry.get("inferenceTypesSupported") or []
+    """Whether a model outputs text, can stream, and is available without provisioned capacity."""
+    inference_types = entry.get("inferenceTypesSupported") or []
     return (
         isinstance(entry.get("modelId"), str)
-        and ("ON_DEMAND" in ways or "INFERENCE_PROFILE" in ways)
+        and ("ON_DEMAND" in inference_types or "INFERENCE_PROFILE" in inference_types)
         and "TEXT" in (entry.get("outputModalities") or [])
         and entry.get("responseStreamingSupported") is True
     )

@@ -1,4 +1,4 @@
-"""Bedrock's dialect: what is asked, where, and how it is signed."""
+"""Bedrock's dialect: URLs, signatures and bodies of requests."""
 
 import re
 import time
@@ -29,11 +29,11 @@ from .model_families import (
     takes_thoughts_back,
 )
 
-SERVICE = "bedrock"  # in signatures: the same for models and for the list of them
+SERVICE = "bedrock"  # in signatures; the same for answers and for the list of models
 
 
 class BedrockDialect:
-    """One region of one account. `base` replaces the address of the region's runtime endpoint."""
+    """One region of one account. `base` overrides the URL of the region's runtime endpoint."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class BedrockDialect:
         self._region = region
         self._credentials = credentials
         self._clock = clock
-        # Which models cache changes from month to month; after an objection nothing is marked.
+        # Which models can cache changes often. After an error no cache points are sent.
         self._caching = True
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Credentials that must not be shown. The id of an access key is a name, and no secret."""
+        """Credentials that must not be shown. The id of an access key is no secret."""
         known = self._credentials
         return (known.secret_key, known.session_token, known.bearer)
 
     # ── Sending ─────────────────────────────────────────────────────────────────────────────
 
     def build_chat_request(self, request: Request) -> HttpRequest:
-        # A colon stays one: the HTTP client would undo its escape, and the signature with it.
+        # Colons are not escaped: the HTTP client would unescape them and break the signature.
         model = quote(request.model, safe=":")
         body = msgspec.json.encode(self.build_body(request))
         return self._build_signed_request(
@@ -95,7 +95,7 @@ class BedrockDialect:
         return HttpRequest(url, headers, body, method)
 
     def build_body(self, request: Request) -> dict[str, Any]:
-        born = parse_claude_generation(request.model)
+        generation = parse_claude_generation(request.model)
         thinking = encode_thinking(request)
         turns = encode_turns(request, restore=bool(thinking) or takes_thoughts_back(request.model))
         if thinking.get("type") == "enabled" and not can_think(turns):
@@ -104,15 +104,15 @@ class BedrockDialect:
         body: dict[str, Any] = {"messages": turns}
         if system := encode_system(request.messages):
             body["system"] = system
-        if tools := encode_tools(request, is_free=bool(thinking) or born >= NO_FORCED_TOOLS):
+        if tools := encode_tools(request, is_free=bool(thinking) or generation >= NO_FORCED_TOOLS):
             body["toolConfig"] = tools
         limits: dict[str, Any] = {}
         if request.max_tokens is not None:
             limits["maxTokens"] = request.max_tokens
         elif "budget_tokens" in thinking:
             limits["maxTokens"] = THINKING_LIMIT
-        # Claude has a temperature of its own while it thinks.
-        if request.temperature is not None and not thinking and born < NO_TEMPERATURE:
+        # Claude does not accept a temperature while it thinks.
+        if request.temperature is not None and not thinking and generation < NO_TEMPERATURE:
             limits["temperature"] = request.temperature
         if limits:
             body["inferenceConfig"] = limits
@@ -138,7 +138,7 @@ class BedrockDialect:
         )
 
     def build_models_request(self) -> HttpRequest:
-        base = self.base.replace("bedrock-runtime", "bedrock")  # the control plane's address
+        base = self.base.replace("bedrock-runtime", "bedrock")  # the URL of the control plane
         return self._build_signed_request("GET", f"{base}/foundation-models")
 
     def parse_models(self, body: bytes) -> list[ModelInfo]:
@@ -152,9 +152,11 @@ class BedrockDialect:
         return find_context_limit(model)
 
     def drop_rejected_option(self, error: ApiError) -> bool:
-        said = error.message.lower()
-        objects = "cachepoint" in said or "cache point" in said or "prompt caching" in said
-        if self._caching and error.status in (400, 403) and objects:
+        message = error.message.lower()
+        is_about_caching = any(
+            words in message for words in ("cachepoint", "cache point", "prompt caching")
+        )
+        if self._caching and error.status in (400, 403) and is_about_caching:
             self._caching = False
             return True
         return False

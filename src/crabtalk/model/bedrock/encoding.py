@@ -1,4 +1,4 @@
-"""A conversation in Converse's form."""
+"""Encodes a conversation for the Converse API."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ def encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def encode_turns(request: Request, *, restore: bool) -> list[dict[str, Any]]:
-    """User and assistant by turns. `restore` puts back what the assistant thought."""
+    """Encode alternating user and assistant turns. `restore` includes the assistant's thinking."""
     turns: list[dict[str, Any]] = []
     for message in request.messages:
         if message.role == "system":
@@ -46,7 +46,7 @@ def encode_turns(request: Request, *, restore: bool) -> list[dict[str, Any]]:
             turns.append({"role": role, "content": blocks})
     for turn in turns:
         if turn["role"] == "user":
-            # Models want the results of a step first, before what was said meanwhile.
+            # Models require tool results first, before messages that arrived meanwhile.
             turn["content"].sort(key=lambda block: "toolResult" not in block)
     return turns
 
@@ -57,18 +57,18 @@ def encode_blocks(message: Message, model: str, restore: bool) -> list[dict[str,
     if message.role == "user":
         return [*map(encode_image, message.images), *encode_text(message.text)]
     state = message.opaque.get(OPAQUE_KEY)
-    if restore and state and state["model"] == model:  # another model would not know the signature
+    if restore and state and state["model"] == model:  # signatures are valid for one model
         return encode_layout(message, state["layout"])
     return [*encode_text(message.text), *map(encode_call, message.tool_calls)]
 
 
 def encode_layout(message: Message, layout: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks in the order they came in."""
+    """Return the blocks in their original order."""
     calls = {call.id: call for call in message.tool_calls}
     whole = sum(entry["text"] for entry in layout if "text" in entry)
     ids = [entry["toolUse"] for entry in layout if "toolUse" in entry]
     if whole != len(message.text) or ids != list(calls):
-        # Interrupted, or changed since: thoughts come first, where they are always allowed.
+        # Interrupted or edited: thoughts go first, where they are always allowed.
         thoughts = [dict(entry) for entry in layout if "reasoningContent" in entry]
         return [*thoughts, *encode_text(message.text), *map(encode_call, message.tool_calls)]
     blocks: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ def encode_layout(message: Message, layout: list[dict[str, Any]]) -> list[dict[s
 
 
 def encode_text(text: str) -> list[dict[str, Any]]:
-    """One block, or none: Bedrock refuses text that is empty or all blanks."""
+    """Return one block, or none: Bedrock refuses text that is empty or blank."""
     return [{"text": text}] if text.strip() else []
 
 
@@ -129,26 +129,27 @@ def encode_result(message: Message, model: str) -> dict[str, Any]:
 
 
 def encode_id(call_id: str) -> str:
-    """The id of a call as Bedrock allows it. Those of other vendors may be longer or odder."""
+    """Return an id that Bedrock accepts. Ids of other vendors may be longer or have other
+    characters."""
     if re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", call_id):
         return call_id
     return hashlib.sha256(call_id.encode()).hexdigest()
 
 
 def encode_tools(request: Request, *, is_free: bool) -> dict[str, Any]:
-    """`is_free` where a model cannot be forced. Better a free choice than no answer."""
+    """Encode tools. With `is_free` the model cannot be forced to call one, so it may choose."""
     tools = [encode_tool(tool) for tool in request.tools]
     called = {call.name: None for message in request.messages for call in message.tool_calls}
     if not called and request.tool_choice == "none":
-        return {}  # there is no choice of none; without tools there is nothing to choose
+        return {}  # the API has no choice "none", so the tools are left out
     if called and not tools:
-        # Bedrock refuses a history with calls in it from whoever offers no tools.
+        # Bedrock refuses a history with calls if the request has no tools.
         tools = [encode_tool(Tool(name, "No longer there.")) for name in called]
     if not tools:
         return {}
     config: dict[str, Any] = {"tools": tools}
     if request.tool_choice in ("auto", "none") or is_free:
-        return config  # auto is what no choice means
+        return config  # auto is the default
     if request.tool_choice == "required":
         config["toolChoice"] = {"any": {}}
     else:
@@ -164,7 +165,7 @@ def encode_tool(tool: Tool) -> dict[str, Any]:
 
 
 def mark_cache_points(body: dict[str, Any], model: str) -> None:
-    """Says where to cache: after the tools, the system prompt and the last of the user's turns."""
+    """Mark where to cache: after the tools, the system prompt and the last user turn."""
     has_tool_marks = is_claude(model)
     if (
         not is_nova(model)

@@ -1,4 +1,4 @@
-"""What Bedrock's errors mean."""
+"""Converts Bedrock's errors to ApiError."""
 
 import msgspec
 
@@ -24,7 +24,7 @@ ERROR_KINDS = {
     "internalserver": ErrorKind.SERVER,
     "internalfailure": ErrorKind.SERVER,
 }
-# What Bedrock has no exception for, and says in words.
+# Errors without an exception of their own, by their message.
 MESSAGE_KINDS = (
     ("too long", ErrorKind.CONTEXT),
     ("too many input tokens", ErrorKind.CONTEXT),
@@ -35,7 +35,8 @@ MESSAGE_KINDS = (
 
 
 def classify_error(code: str, message: str) -> ErrorKind | None:
-    """`code` as a header, a body or a stream has it: with a namespace, an address, or neither."""
+    """Classify an error. `code` comes from a header, a body or a stream, and may have a namespace
+    or a URL."""
     name = code.split(":")[0].rsplit("#", 1)[-1].lower().removesuffix("exception")
     kind = ERROR_KINDS.get(name)
     if kind is ErrorKind.INVALID:
@@ -45,7 +46,7 @@ def classify_error(code: str, message: str) -> ErrorKind | None:
 
 
 def read_error_message(body: bytes) -> tuple[str, str]:
-    """The sentence and the code of an error's body; empty where it has none."""
+    """Return the message and the code of an error body; empty if it has none."""
     try:
         document = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -57,7 +58,7 @@ def read_error_message(body: bytes) -> tuple[str, str]:
 
 
 def read_stream_error(message: EventStreamMessage) -> ApiError:
-    """An error in mid-stream, where the status was already 200."""
+    """Parse an error inside a stream, whose HTTP status was 200."""
     headers = message.headers
     code = str(headers.get(":exception-type") or headers.get(":error-code") or "")
     sentence, _ = read_error_message(message.payload)

@@ -1,8 +1,7 @@
-"""AWS's binary event stream (application/vnd.amazon.eventstream): bytes in, however they were
-split, messages out.
+"""Decodes AWS's binary event stream (application/vnd.amazon.eventstream).
 
-A message: its length, the length of its headers, a checksum of those two, the headers, the
-payload, a checksum of everything before it. All numbers are big-endian.
+A message has its length, the length of its headers, a checksum of those two, the headers, the
+payload, and a checksum of everything before it. All numbers are big-endian.
 """
 
 import struct
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 from crabtalk.model.errors import ApiError, ErrorKind
 
-# A message this long is no message of a model's.
+# Messages of models are much shorter.
 MAX_MESSAGE = 16 * 1024 * 1024
 MAX_HEADERS = 128 * 1024
 
@@ -20,7 +19,7 @@ PRELUDE = struct.Struct(">III")  # length, length of the headers, checksum of bo
 CHECKSUM = struct.Struct(">I")
 MIN_MESSAGE = PRELUDE.size + CHECKSUM.size
 
-# The types of headers that have one size. Dates are milliseconds since 1970.
+# Header types of fixed size. Dates are milliseconds since 1970.
 BOOLEAN_TYPES = {0: True, 1: False}
 NUMBER_TYPES = {
     2: struct.Struct(">b"),
@@ -41,20 +40,20 @@ class EventStreamMessage(NamedTuple):
 
 
 class EventStreamDecoder:
-    """Holds what has arrived of a message, never what its length promises."""
+    """Buffers only bytes that have arrived, and never allocates by a message's claimed length."""
 
     __slots__ = ("_buffer", "_length")
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._length = 0  # of the message at the start of the buffer; 0 until its prelude is there
+        self._length = 0  # of the message at the start of the buffer; 0 before its prelude is read
 
     @property
     def is_between_messages(self) -> bool:
         return not self._buffer
 
     def feed(self, data: bytes) -> Iterator[EventStreamMessage]:
-        """Yields the messages that `data` completes. Exhaust it before feeding again."""
+        """Yield the messages that `data` completes. Exhaust it before feeding again."""
         buffer = self._buffer
         buffer += data
         while True:
@@ -106,7 +105,7 @@ def read_headers(data: bytes) -> dict[str, HeaderValue]:
 
 
 def read_value(data: bytes, at: int, kind: int) -> tuple[HeaderValue, int]:
-    """The value that starts at `at`, and where it ends."""
+    """Return the value that starts at `at`, and its end."""
     if kind in BOOLEAN_TYPES:
         return BOOLEAN_TYPES[kind], at
     if kind in NUMBER_TYPES:
@@ -126,5 +125,5 @@ def take_bytes(data: bytes, at: int, length: int) -> tuple[bytes, int]:
     return data[at:end], end
 
 
-def build_stream_error(what: str) -> ApiError:
-    return ApiError(ErrorKind.PROTOCOL, f"the answer is not an AWS event stream: {what}")
+def build_stream_error(reason: str) -> ApiError:
+    return ApiError(ErrorKind.PROTOCOL, f"the answer is not an AWS event stream: {reason}")

@@ -1,4 +1,4 @@
-"""What models on Bedrock differ in."""
+"""Differences between the models on Bedrock: thinking, temperature, context windows."""
 
 from typing import Any
 
@@ -8,17 +8,17 @@ from crabtalk.model.messages import Request
 OPAQUE_KEY = "bedrock"  # our key in `opaque`
 
 # Generations of Claude: the first that thinks on demand, the first that sets its own budget, the
-# first that refuses a temperature, and the first that cannot be made to call a tool.
+# first that refuses a temperature, and the first that cannot be forced to call a tool.
 THINKING_ON_DEMAND = (3, 7)
 ADAPTIVE_THINKING = (4, 6)
 NO_TEMPERATURE = (4, 7)
 NO_FORCED_TOOLS = (5, 1)
-# Thinking counts as output. Every model that is given a budget allows this much.
+# Thinking counts as output. Every model with a thinking budget allows this many tokens.
 THINKING_LIMIT = 32_000
 
 
 def is_claude(model: str) -> bool:
-    """By any of its names: us.anthropic.claude-…, arn:…/anthropic.claude-… and so on."""
+    """Recognizes all forms of names: us.anthropic.claude-…, arn:…/anthropic.claude-… and so on."""
     return "anthropic.claude" in model
 
 
@@ -27,35 +27,35 @@ def is_nova(model: str) -> bool:
 
 
 def parse_claude_generation(model: str) -> tuple[int, int]:
-    """Its generation; (0, 0) of what is no Claude."""
+    """Return the generation of a Claude; (0, 0) for other models."""
     return parse_generation(model[model.index("claude") :]) if is_claude(model) else (0, 0)
 
 
 def encode_thinking(request: Request) -> dict[str, Any]:
-    """What Claude is told about thinking; nothing for other models, which have no common way."""
-    born = parse_claude_generation(request.model)
-    if not request.thinking or born < THINKING_ON_DEMAND:
+    """Return Claude's thinking options; empty for other models, which have no common ones."""
+    generation = parse_claude_generation(request.model)
+    if not request.thinking or generation < THINKING_ON_DEMAND:
         return {}
-    if born >= ADAPTIVE_THINKING:
-        # Left alone, the newer of these think but do not show it.
+    if generation >= ADAPTIVE_THINKING:
+        # By default the newer of these think but do not show it.
         return {"type": "adaptive", "display": "summarized"}
     budget = min(THINKING_BUDGET, (request.max_tokens or THINKING_LIMIT) // 2)
     return {"type": "enabled", "budget_tokens": budget} if budget >= MIN_BUDGET else {}
 
 
 def takes_thoughts_back(model: str) -> bool:
-    """True for models that take their thoughts back though nobody asks them to think."""
+    """Whether a model accepts its earlier thoughts in requests without thinking."""
     return not is_claude(model) or parse_claude_generation(model) >= ADAPTIVE_THINKING
 
 
 def can_think(turns: list[dict[str, Any]]) -> bool:
-    """False when calls are under way that were made without thinking, as Claude 4.5 demands."""
+    """False during a step whose calls were made without thinking: Claude 4.5 refuses it there."""
     if not turns or "toolResult" not in turns[-1]["content"][0]:
         return True
     return len(turns) > 1 and "reasoningContent" in turns[-2]["content"][0]
 
 
-# In tokens, by a part of the model's name: Bedrock itself does not say.
+# In tokens, by a part of the model's name: Bedrock itself does not report them.
 KNOWN_LIMITS = (
     ("anthropic.claude", 200_000),
     ("amazon.nova-micro", 128_000),

@@ -1,7 +1,6 @@
-"""AWS Signature Version 4: what an AWS service checks instead of a key in a header.
+"""AWS Signature Version 4: signs requests, which AWS services check instead of a key in a header.
 
-Pure: the moment comes from outside. Written for Bedrock; S3 encodes paths by rules of its own and
-is not served here.
+It does no I/O; the time is a parameter. S3 is not supported: it encodes paths by its own rules.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class AwsCredentials:
-    """A pair of keys, with a token if they are temporary; or a bearer, which needs no signing."""
+    """A key pair, with a token if it is temporary; or a bearer token, which needs no signing."""
 
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
@@ -36,9 +35,10 @@ def sign_request(
     service: str,
     moment: float,
 ) -> dict[str, str]:
-    """`headers`, every one of them signed, plus the date, the session token and the signature.
+    """Return `headers`, all of them signed, plus the date, the session token and the signature.
 
-    `url` has to be what goes over the wire, escape by escape: the service signs what it received.
+    `url` must be escaped exactly as it is sent: the service computes the signature of what it
+    receives.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(moment))
     scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
@@ -61,14 +61,14 @@ def sign_request(
 def build_canonical_request(
     method: str, url: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[str, bytes]:
-    """The names of the headers in it, and the request in the one form both sides agree on."""
+    """Return the names of the signed headers, and the request in AWS's canonical form."""
     parts = urlsplit(url)
     values = {name.lower(): " ".join(value.split()) for name, value in headers.items()}
     values["host"] = format_host(parts)
     names = ";".join(sorted(values))
     lines = [
         method,
-        # Escaped once more, on top of the escapes it has: so says AWS for all but S3.
+        # The escaped path is escaped once more, as AWS requires for all services but S3.
         quote(parts.path or "/", safe="/~"),
         "&".join(f"{name}={value}" for name, value in sorted(split_query(parts))),
         *(f"{name}:{values[name]}" for name in sorted(values)),
@@ -87,7 +87,7 @@ def split_query(parts: SplitResult) -> list[tuple[str, str]]:
 
 
 def format_host(parts: SplitResult) -> str:
-    """As HTTP clients put it into the Host header: the port only where it is not the usual one."""
+    """Format the Host header as HTTP clients do: with the port only if it is not the default."""
     host = parts.hostname or ""
     if ":" in host:
         host = f"[{host}]"

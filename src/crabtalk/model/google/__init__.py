@@ -1,4 +1,4 @@
-"""Google's Gemini API, as `streamGenerateContent` speaks it with `alt=sse`."""
+"""Google's Gemini API: `streamGenerateContent` with `alt=sse`."""
 
 from .dialect import DEFAULT_BASE, GoogleDialect
 from .encoding import FOREIGN_SIGNATURE

@@ -1,4 +1,4 @@
-"""An answer of Gemini's, event by event, as chunks of ours."""
+"""Decodes the events of a Gemini answer to chunks."""
 
 import msgspec
 
@@ -28,11 +28,11 @@ FINISHES: dict[str, FinishReason] = {
     "IMAGE_PROHIBITED_CONTENT": "filtered",
     "IMAGE_RECITATION": "filtered",
     "LANGUAGE": "filtered",
-    # Cut off for a reason Google keeps to itself; "stop" would say the model had come to its end.
+    # Cut off for an unknown reason; "stop" would mean that the model had finished.
     "OTHER": "filtered",
 }
 
-# The model wrote something that the API could not make an answer of.
+# The model wrote something that the API could not turn into an answer.
 BROKEN_FINISHES = frozenset(
     {
         "MALFORMED_FUNCTION_CALL",
@@ -43,7 +43,7 @@ BROKEN_FINISHES = frozenset(
     }
 )
 
-# An error outside of any event is no longer than this.
+# Bytes of an error outside any event.
 MAX_TAIL = 64 * 1024
 
 
@@ -51,22 +51,21 @@ EVENT_DECODER = msgspec.json.Decoder(GoogleEvent)
 
 
 class GoogleDecoder:
-    """Events up to the end of the body; complete once one of them had a finish reason.
+    """Decodes events up to the end of the body. A finish reason marks a complete answer.
 
-    Gemini seldom gives its calls an id. They get `call_<response id>_<n>`, which is the same
-    whenever the same bytes are read and different in every answer. Where a server names no
-    response either, `turn`, the number of messages before this answer, stands in for it: unique
-    as long as the history grows.
+    Gemini rarely gives calls an id. They get `call_<response id>_<n>`, which is the same each time
+    the same bytes are decoded, and different in every answer. If there is no response id either,
+    `turn` is used, the number of messages before this answer: it is unique while the history grows.
     """
 
     def __init__(self, turn: int = 0) -> None:
-        self.is_over = False  # only the end of the body says so
+        self.is_over = False  # Gemini sends no end marker
         self._events = SseDecoder()
         self._finished = False
         self._response = str(turn)
         self._calls = 0
         self._signatures = ThoughtSignatures()
-        self._tail = bytearray()  # where an error outside of any event would be
+        self._tail = bytearray()  # may hold an error outside any event
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks = []
@@ -97,7 +96,7 @@ class GoogleDecoder:
         if event.response_id:
             self._response = event.response_id
         usage = read_usage(event.usage_metadata)
-        # One candidate is all that is ever asked for.
+        # We never request more than one candidate.
         candidate = event.candidates[0] if event.candidates else GoogleCandidate()
         parts = (candidate.content and candidate.content.parts) or []
         text, reasoning, calls = self._read_parts(parts)
@@ -131,7 +130,7 @@ class GoogleDecoder:
         return text, reasoning, tuple(calls)
 
     def _read_call(self, call: GoogleFunctionCall, signature: str) -> ToolCallDelta:
-        """Calls come whole."""
+        """Gemini sends calls in one piece."""
         index = self._calls
         self._calls += 1
         call_id = call.id or f"call_{self._response}_{index}"
@@ -171,7 +170,7 @@ def read_event(data: bytes) -> GoogleEvent:
 
 
 def read_usage(usage: GoogleUsageMetadata | None) -> Usage | None:
-    """Repeated with nearly every event, each time for all that came before."""
+    """Read the usage, which comes with nearly every event and is a running total."""
     if usage is None:
         return None
     prompt = usage.prompt_token_count or 0

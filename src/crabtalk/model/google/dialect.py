@@ -1,7 +1,7 @@
-"""Gemini's dialect: what is asked, where, and with which headers.
+"""Gemini's dialect: URLs, headers and bodies of requests.
 
-Gemini caches prefixes that requests have in common by itself, so there is no hint to give: a
-stable prefix is enough, and `cachedContentTokenCount` tells how much of it was found again.
+Gemini caches common prefixes of requests by itself, so a stable prefix is enough and no cache hints
+are sent. `cachedContentTokenCount` says how much came from the cache.
 """
 
 import re
@@ -30,16 +30,16 @@ DEFAULT_BASE = "https://generativelanguage.googleapis.com/v1beta"
 
 
 class GoogleDialect:
-    """One endpoint. `base` ends in the API's version; one that names none gets `/v1beta`.
+    """One endpoint. `base` ends in the API's version; `/v1beta` is added if there is none.
 
-    The key travels in a header, never in the URL, which others log.
+    The key is sent in a header, never in the URL, because proxies and servers log URLs.
     """
 
     def __init__(self, name: str, *, base: str = DEFAULT_BASE, api_key: str = "") -> None:
         self.name = name
         self.base = add_api_version(base)
         self._api_key = api_key
-        # Only models that insist on signatures get one for calls that other models made.
+        # Set once a model requires signatures for calls that other models made.
         self._sign_foreign = False
         self._limits: dict[str, int] = {}
 
@@ -77,14 +77,14 @@ class GoogleDialect:
         return read_error(status, headers, body)
 
     def build_models_request(self) -> HttpRequest:
-        """One page: 1000 is the most the API gives, and many times what it has."""
+        """Request one page of 1000, the API's maximum, which is far more models than there are."""
         return HttpRequest(f"{self.base}/models?pageSize=1000", self.build_headers(), method="GET")
 
     def parse_models(self, body: bytes) -> list[ModelInfo]:
         entries = read_model_list(body, "models")
-        found = [info for entry in entries if (info := parse_model(entry)) is not None]
-        self._limits |= {i.name: i.context_limit for i in found if i.context_limit is not None}
-        return found
+        models = [info for entry in entries if (info := parse_model(entry)) is not None]
+        self._limits |= {i.name: i.context_limit for i in models if i.context_limit is not None}
+        return models
 
     def context_limit(self, model: str) -> int | None:
         name = model.removeprefix("models/")
@@ -112,7 +112,7 @@ def build_model_path(model: str) -> str:
 
 
 def parse_model(entry: Any) -> ModelInfo | None:
-    """None for what is no model that answers: embeddings, say."""
+    """Return None for models that do not generate content, such as embedding models."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         return None
     if "generateContent" not in (entry.get("supportedGenerationMethods") or ()):
@@ -123,7 +123,7 @@ def parse_model(entry: Any) -> ModelInfo | None:
     )
 
 
-# All plain text models since 2.0 read as much; those for images and speech read less.
+# All plain text models since 2.0 have this limit; those for images and speech have less.
 MILLION_TOKEN_MODELS = re.compile(
     r"gemini-[23](\.\d+)?-(pro|flash|flash-lite)(-(preview|latest|exp|\d[\d-]*))*"
 )

@@ -1,4 +1,4 @@
-"""A conversation as Gemini's contents and parts, and the signatures that hold it together."""
+"""Encodes a conversation as Gemini's contents and parts, with thought signatures."""
 
 import base64
 from collections.abc import Iterable
@@ -8,17 +8,17 @@ import msgspec
 
 from crabtalk.model.messages import Image, Message, Request, Tool, ToolCall
 
-# Gemini 3 refuses calls without a signature. This is Google's own word for "another model made
-# this call", see ai.google.dev/gemini-api/docs/thought-signatures.
+# Gemini 3 refuses calls without a signature. Google defines this value for calls made by another
+# model, see ai.google.dev/gemini-api/docs/thought-signatures.
 FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 
 
 class ThoughtSignatures:
-    """The thought signatures of one answer, by what they stand on, as `opaque["google"]` has them.
+    """The thought signatures of one answer, in the form stored in `opaque["google"]`.
 
-    A call's by its id. A text's by the stretch it covers, [start, end, signature], because a
-    signed piece is not to be joined with an unsigned one. The stretch is often empty: in a stream
-    the signature tends to come last, on a part of its own.
+    A call's signature is stored by the call's id. A text's signature is stored with the range it
+    covers, [start, end, signature], because signed and unsigned text must not be joined. The range
+    is often empty: in a stream the signature tends to come last, in a part of its own.
     """
 
     def __init__(self) -> None:
@@ -37,21 +37,21 @@ class ThoughtSignatures:
             self._spans[field].append([start, end, signature])
 
     def opaque(self) -> dict[str, Any]:
-        """All so far, since a later chunk's replaces an earlier one's; only what there is."""
-        found: dict[str, Any] = {"calls": dict(self._calls)} if self._calls else {}
-        return found | {field: list(spans) for field, spans in self._spans.items() if spans}
+        """Return all signatures so far: the value of a later chunk replaces earlier ones."""
+        state: dict[str, Any] = {"calls": dict(self._calls)} if self._calls else {}
+        return state | {field: list(spans) for field, spans in self._spans.items() if spans}
 
 
 def encode_contents(messages: Iterable[Message], foreign: str = "") -> list[dict[str, Any]]:
-    """The history in turns: what the same side said in a row is one content.
+    """Encode the history. Consecutive messages of the same side become one content.
 
-    `foreign` is the signature for calls that have none, if that is wanted.
+    `foreign` is the signature to use for calls that have none.
     """
     contents: list[dict[str, Any]] = []
     for message in messages:
         role = "model" if message.role == "assistant" else "user"
         parts = encode_parts(message, foreign)
-        if not parts:  # the API refuses a content without any
+        if not parts:  # the API refuses a content without parts
             continue
         if contents and contents[-1]["role"] == role:
             contents[-1]["parts"] += parts
@@ -59,7 +59,7 @@ def encode_contents(messages: Iterable[Message], foreign: str = "") -> list[dict
             contents.append({"role": role, "parts": parts})
     for content in contents:
         if content["role"] == "user":
-            # The results of a step first, then the images they found and what was said meanwhile.
+            # Tool results come first, then their images and messages that arrived meanwhile.
             content["parts"].sort(key=lambda part: "functionResponse" not in part)
     return contents
 
@@ -76,7 +76,7 @@ def encode_parts(message: Message, foreign: str) -> list[dict[str, Any]]:
 
 
 def encode_answer(message: Message, foreign: str) -> list[dict[str, Any]]:
-    """Thoughts go back only where they are signed: nobody reads the others."""
+    """Encode an assistant message. Only signed thoughts are sent back: the API ignores others."""
     state = message.opaque.get("google") or {}
     parts = [
         {"text": message.reasoning[start:end], "thought": True, "thoughtSignature": signature}
@@ -85,7 +85,7 @@ def encode_answer(message: Message, foreign: str) -> list[dict[str, Any]]:
     parts += encode_text(message.text, state.get("text", ()))
     signatures = state.get("calls") or {}
     if foreign and message.tool_calls and not signatures:
-        # Of calls made side by side, the first carries the signature.
+        # Of parallel calls, the first has the signature.
         signatures = {message.tool_calls[0].id: foreign}
     return parts + [encode_call(call, signatures.get(call.id, "")) for call in message.tool_calls]
 
@@ -113,7 +113,7 @@ def encode_call(call: ToolCall, signature: str) -> dict[str, Any]:
 
 
 def encode_arguments(text: str) -> dict[str, Any]:
-    """The API takes objects only. What is none is shown to the model as the text it was."""
+    """Decode arguments. The API accepts only objects, so any other text is wrapped in one."""
     try:
         arguments = msgspec.json.decode(text or "{}")
     except (ValueError, RecursionError):
@@ -140,7 +140,7 @@ def encode_image(image: Image) -> dict[str, Any]:
 
 
 def encode_tool(tool: Tool) -> dict[str, Any]:
-    """`parametersJsonSchema` takes any JSON Schema; `parameters` knows a dialect of its own."""
+    """`parametersJsonSchema` accepts any JSON Schema; `parameters` has its own dialect."""
     return {
         "name": tool.name,
         "description": tool.description,

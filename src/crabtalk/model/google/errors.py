@@ -1,4 +1,4 @@
-"""What Gemini's errors mean, wherever in an answer they stand."""
+"""Converts Gemini's errors to ApiError, wherever in an answer they are."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def build_blocked_error(feedback: GooglePromptFeedback) -> ApiError:
 
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """{"error": {"code", "message", "status", "details": […]}}, sometimes wrapped in a list."""
+    """Parse {"error": {"code", "message", "status", "details": […]}}, which may be in a list."""
     error = find_error_object(parse_json(body))
     message = str(error.get("message") or "")
     delay = read_retry_delay(error)
@@ -48,7 +48,7 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError
 
 
 def read_stream_error(document: Any) -> ApiError:
-    """An error in mid-stream, where the status was already 200."""
+    """Parse an error inside a stream, whose HTTP status was 200."""
     error = find_error_object(document)
     code = error.get("code")
     message = str(error.get("message") or "")
@@ -60,13 +60,13 @@ def read_stream_error(document: Any) -> ApiError:
 
 
 def find_trailing_error(body: bytes) -> ApiError | None:
-    """An error that stands in the stream as plain JSON, outside of any event.
+    """Find an error that is plain JSON in the stream, outside any event.
 
-    Google ends a stream it cannot go on with in this way, and its SDKs look for it too. It begins
-    where a line does, and nothing follows it.
+    Google ends broken streams like this, and its SDKs look for it too. It starts at the start of a
+    line, and nothing follows it.
     """
     starts = re.finditer(rb"^[\[{]", body, re.MULTILINE)
-    for match in islice(starts, 8):  # more than two or three, and it is something else
+    for match in islice(starts, 8):  # with many such lines it is something else
         document = parse_json(body[match.start() :])
         inner = document[0] if isinstance(document, list) and document else document
         if isinstance(inner, dict) and inner.get("error"):
@@ -75,7 +75,7 @@ def find_trailing_error(body: bytes) -> ApiError | None:
 
 
 def parse_json(body: bytes) -> Any:
-    """The JSON of a body, None where it is none."""
+    """Parse a body. Returns None if it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -83,7 +83,7 @@ def parse_json(body: bytes) -> Any:
 
 
 def find_error_object(document: Any) -> dict[str, Any]:
-    """The error itself; empty where there is none that we understand."""
+    """Return the error object; empty if there is none in a known form."""
     if isinstance(document, list) and document:
         document = document[0]
     if isinstance(document, dict):
@@ -108,7 +108,7 @@ def classify_error(status: int, error: dict[str, Any], message: str) -> ErrorKin
 
 
 def read_retry_delay(error: dict[str, Any]) -> float | None:
-    """Seconds, from a RetryInfo among the details: {"retryDelay": "7s"}."""
+    """Return the seconds of a RetryInfo among the details: {"retryDelay": "7s"}."""
     details = error.get("details")
     for detail in details if isinstance(details, list) else ():
         if isinstance(detail, dict) and str(detail.get("@type")).endswith("RetryInfo"):

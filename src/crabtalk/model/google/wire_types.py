@@ -1,4 +1,4 @@
-"""What the wire holds, as far as anybody here reads it."""
+"""The types of Gemini's JSON, limited to the fields that are read here."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class GoogleStruct(msgspec.Struct, rename="camel"):
-    """Camel case outside; anything may be left out or null."""
+    """Camel case in JSON; any field may be missing or null."""
 
 
 class GoogleFunctionCall(GoogleStruct):

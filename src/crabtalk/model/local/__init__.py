@@ -1,1 +1,1 @@
-"""The local model: its download, and the child process that runs it."""
+"""The local model: its installation, and the child process that runs it."""

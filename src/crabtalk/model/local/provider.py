@@ -1,8 +1,8 @@
-"""The local model: SmolLM2-135M in a child process, for a machine without keys or network.
+"""LocalProvider: SmolLM2-135M in a child process, for a machine without keys or network.
 
-It chats and does not act, so it is offered no tools. The child starts on first need, listens on
-loopback with a random key, and is spoken to as OpenAI is. `local_child.py` is its program,
-`install.py` brings what it needs.
+The model can only chat, so it gets no tools. The child starts on first use, listens on loopback
+with a random key, and has OpenAI's API. Its program is `server_process.py`; `install.py` installs
+the runtime and the weights.
 """
 
 import asyncio
@@ -32,26 +32,26 @@ from .install import RUNTIME_PACKAGE, WEIGHTS_PACKAGE, is_installed
 MODEL = "smollm2-135m"
 DESCRIPTION = "SmolLM2-135M, a tiny offline demo model: it chats, makes mistakes, and uses no tools"
 
-PARALLEL_REQUESTS = 2  # requests that are answered at once
-CONTEXT_TOKENS = 2048  # tokens a slot can hold
-# Tokens of an answer, if nobody says: it may not come to an end, and would leave no room for more.
+PARALLEL_REQUESTS = 2
+CONTEXT_TOKENS = 2048  # of each parallel request
+# Tokens of an answer without a limit: it might not end by itself and would fill the context.
 DEFAULT_ANSWER_TOKENS = 512
 MAX_THREADS = 4  # a model this small gains nothing from more
-# From a cold disk on a busy machine; half a second otherwise.
+# Seconds from a cold disk on a busy machine; usually it takes half a second.
 LOAD_TIMEOUT = 60.0
 STOP_TIMEOUT = 3.0
-# A request may have to wait for two others to be answered to their end.
+# A request may have to wait until two others are complete.
 TIMEOUTS = Timeouts(connect=5.0, first=300.0, between=60.0)
-# Of what the child says on stderr, the last this much is kept.
+# Bytes kept of the end of the child's stderr.
 STDERR_TAIL_BYTES = 4096
-# Agents' prompts run to thousands of tokens. This one reads 160 a second on one core, holds 2048
-# with the answer, and heeds the first few sentences.
+# Agents' prompts have thousands of tokens. This model reads 160 a second on one core, holds 2048
+# including the answer, and follows only the first few sentences.
 MAX_SYSTEM = 1200  # characters, about 300 tokens
-# What the runtime's x86_64 build uses without asking whether it is there.
+# Instructions that the runtime's x86_64 build uses without checking for them.
 CPU_INSTRUCTIONS = ("avx2", "bmi2", "f16c", "fma")
 ALTERNATIVE_HINT = "use an API key or a local server instead (crabtalkd setup)"
 SHUT_DOWN = "the local model has been shut down"
-# Instead of the server's own sentence, which asks for a setting that nobody here has.
+# Replaces the server's own message, which names a setting that does not exist here.
 TOO_LONG = (
     f"the conversation is too long for the local model, which reads {CONTEXT_TOKENS} tokens "
     "at once; compact it, or begin a new one"
@@ -59,7 +59,7 @@ TOO_LONG = (
 
 
 class LocalProvider:
-    """The model in `directory`. Everything may be called at once; one child serves all."""
+    """The model in `directory`. One child process serves all requests, also parallel ones."""
 
     def __init__(
         self,
@@ -84,12 +84,12 @@ class LocalProvider:
 
     @property
     def pid(self) -> int | None:
-        """The child's, while there is one."""
+        """The child's process id while it runs."""
         child = self._process
         return child.pid if child is not None and child.is_alive else None
 
     async def complete(self, request: Request) -> Response:
-        """Cancelled, the model stops at once; cancelled while it loads, nothing stays behind."""
+        """Cancelling this stops the model at once; cancelling it during loading ends the child."""
         child = await self._ensure_process(request.model)
         try:
             return await self._create_provider(child).complete(limit_answer(request))
@@ -97,7 +97,7 @@ class LocalProvider:
             raise await self._explain_error(child, error) from None
 
     async def stream(self, request: Request) -> AsyncGenerator[Chunk, None]:
-        """Closed, the model stops at once; cancelled while it loads, nothing stays behind."""
+        """Closing this stops the model at once; cancelling it during loading ends the child."""
         child = await self._ensure_process(request.model)
         try:
             async with aclosing(
@@ -109,7 +109,7 @@ class LocalProvider:
             raise await self._explain_error(child, error) from None
 
     async def models(self) -> list[ModelInfo]:
-        """The one model, if it could be started; it is not started for that."""
+        """Return the model if it could be started, without starting it."""
         await asyncio.to_thread(self._check_can_run)
         return [ModelInfo(MODEL, CONTEXT_TOKENS)]
 
@@ -117,16 +117,16 @@ class LocalProvider:
         return CONTEXT_TOKENS if model == MODEL else None
 
     async def close(self) -> None:
-        """No child is left. Requests that still run fail; later ones do, too."""
+        """Stop the child. Running requests and later ones fail."""
         self._closed = True
         if self._process is not None:
-            self._process.terminate()  # one that still loads gives way to us
+            self._process.terminate()  # so that a child that still loads releases the lock
         async with self._start_lock:
             await self._discard()
         await self._http.close()
 
     async def _ensure_process(self, model: str) -> "LocalModelProcess":
-        """The child, started if there is none."""
+        """Return the child, started if necessary."""
         if model != MODEL:
             raise self._build_error(
                 ErrorKind.NOT_FOUND, f"there is no {model!r} here, only {MODEL!r}"
@@ -145,7 +145,7 @@ class LocalProvider:
             return child
 
     async def _load_model(self, child: "LocalModelProcess") -> None:
-        if self._closed:  # while it was spawned
+        if self._closed:  # closed while the child was starting
             raise self._build_error(ErrorKind.CONNECTION, SHUT_DOWN)
         try:
             async with asyncio.timeout(self._load_timeout):
@@ -163,7 +163,7 @@ class LocalProvider:
             await child.stop()
 
     def _check_can_run(self) -> None:
-        """Raises ApiError when the model cannot run here. Reads files."""
+        """Raises ApiError if the model cannot run here. Blocks."""
         if self._closed:
             raise self._build_error(ErrorKind.CONNECTION, SHUT_DOWN)
         if not is_installed(self._directory):
@@ -179,14 +179,14 @@ class LocalProvider:
 
     def _create_provider(self, child: "LocalModelProcess") -> HttpProvider:
         dialect = LocalDialect(self._name, base=f"{child.address}/v1", api_key=child.key)
-        # What fails on loopback fails again; a new child is the next request's.
+        # No retries: on loopback the request would fail again. The next one starts a new child.
         return HttpProvider(
             dialect, self._http, timeouts=TIMEOUTS, retry=RetryPolicy(max_retries=0)
         )
 
     async def _explain_error(self, child: "LocalModelProcess", error: ApiError) -> ApiError:
-        """Of a lost connection, the reason, when it is that the child is no more; of a refusal
-        to read so much, what to do."""
+        """Replace errors by more helpful ones: for a lost connection, how the child ended; for a
+        request that is too long, what to do."""
         if error.kind is ErrorKind.CONTEXT:
             return self._build_error(ErrorKind.CONTEXT, TOO_LONG)
         if error.kind is not ErrorKind.CONNECTION or not await child.is_gone():
@@ -200,22 +200,22 @@ class LocalProvider:
 
 
 class LocalDialect(OpenAiDialect):
-    """OpenAI's, without what this model cannot use."""
+    """OpenAI's dialect, without features that this model cannot use."""
 
     def build_body(self, request: Request) -> dict[str, Any]:
         body = super().build_body(strip_request(request))
-        # Without, it ends in a row of emoji; warmer, it wanders off.
+        # Without the penalty it repeats emoji; with a higher temperature it loses the topic.
         body["repeat_penalty"] = 1.1
         body.setdefault("temperature", 0.2)
         return body
 
     def build_headers(self) -> dict[str, str]:
-        # One connection a request: they cost nothing here, and the child drops idle ones unasked.
+        # One connection per request: on loopback that is cheap, and the child drops idle ones.
         return {**super().build_headers(), "Connection": "close"}
 
 
 def strip_request(request: Request) -> Request:
-    """What was said, and nothing else: the model has no place for tools, images or reasoning."""
+    """Keep only texts of messages: the model does not support tools, images or reasoning."""
     messages = []
     room = MAX_SYSTEM
     for message in request.messages:
@@ -235,7 +235,7 @@ def strip_request(request: Request) -> Request:
 
 
 def truncate_at_word(text: str, room: int) -> str:
-    """The start of `text`, up to the end of a word."""
+    """Return the start of `text` up to the end of a word."""
     if len(text) <= room:
         return text
     start, space, _ = text[: max(room, 0)].rpartition(" ")
@@ -250,7 +250,7 @@ def limit_answer(request: Request) -> Request:
 
 
 class LocalModelProcess:
-    """A running `local_child.py`. Whoever spawned it stops it."""
+    """A running `server_process.py`. The caller of `spawn` must call `stop`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -261,8 +261,8 @@ class LocalModelProcess:
 
     @classmethod
     async def spawn(cls) -> "LocalModelProcess":
-        # By path and isolated (-I -S): were our own folder on its path, `import http` would find
-        # our http.py. A session of its own: Ctrl+C in a terminal is the daemon's to handle.
+        # By path and isolated (-I -S), so that modules in our folders do not shadow the standard
+        # library. Its own session: Ctrl+C in a terminal is only for the daemon.
         program = Path(__file__).with_name("server_process.py")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(program)),
@@ -283,19 +283,19 @@ class LocalModelProcess:
         return self._process.returncode is None
 
     async def load(self, directory: Path) -> bool:
-        """True when it listens, False when it died over it."""
-        told = {
+        """Load the model. Returns True when the child listens, False if it died."""
+        options = {
             "runtime": str(directory / RUNTIME_PACKAGE.target),
             "weights": str(directory / WEIGHTS_PACKAGE.target),
             "context": CONTEXT_TOKENS * PARALLEL_REQUESTS,
             "slots": PARALLEL_REQUESTS,
             "threads": choose_thread_count(),
-            "key": self.key,  # not among its arguments, which any user can list
+            "key": self.key,  # not an argument, since all users can list those
         }
-        assert self._process.stdin is not None  # noqa: S101 - both were asked for
+        assert self._process.stdin is not None  # noqa: S101 - both were requested
         assert self._process.stdout is not None  # noqa: S101
         with suppress(ConnectionError):
-            self._process.stdin.write(json.dumps(told).encode() + b"\n")
+            self._process.stdin.write(json.dumps(options).encode() + b"\n")
             await self._process.stdin.drain()
         try:
             self.address = json.loads(await self._process.stdout.readline())["address"]
@@ -308,7 +308,7 @@ class LocalModelProcess:
             self._process.terminate()
 
     async def stop(self) -> None:
-        """It is gone. It has nothing to finish, so asking is a formality."""
+        """End the process. It has nothing to finish, so SIGKILL follows soon after SIGTERM."""
         self.terminate()
         if not await self.is_gone(STOP_TIMEOUT):
             with suppress(ProcessLookupError):
@@ -318,38 +318,39 @@ class LocalModelProcess:
             self._process.stdin.close()
         await self._wait_for_stderr_end()
 
-    async def is_gone(self, patience: float = 2.0) -> bool:
-        """Whether it has ended; a moment may pass between its connections' end and its own."""
+    async def is_gone(self, seconds: float = 2.0) -> bool:
+        """Return whether the process ends in time. It may end a moment after its connections."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 await self._process.wait()
         except TimeoutError:
             return False
         return True
 
     async def describe_end(self, verb: str) -> str:
-        """How it ended, with its last words."""
+        """Describe how the process ended, with its last output."""
         if not await self.is_gone():
             return f"the local model {verb}: it closed its output"
         await self._wait_for_stderr_end()
-        said = "; ".join(self._tail.decode(errors="replace").strip().splitlines()[-3:])
+        output = "; ".join(self._tail.decode(errors="replace").strip().splitlines()[-3:])
         return f"the local model {verb}: {describe_exit_status(self._process.returncode or 0)}" + (
-            f" ({said})" if said else ""
+            f" ({output})" if output else ""
         )
 
     async def _wait_for_stderr_end(self) -> None:
-        """Nothing more comes. Several may wait for that, so none may cancel it for the others."""
+        """Wait for the end of stderr. asyncio.wait does not cancel the task: other callers may wait
+        for it as well."""
         await asyncio.wait([self._stderr_task], timeout=STOP_TIMEOUT)
 
     async def _read_stderr(self) -> None:
-        """Keeps the last of what it says; a full pipe would stop it."""
+        """Keep the end of stderr. Left unread, a full pipe would block the process."""
         assert self._process.stderr is not None  # noqa: S101
         while piece := await self._process.stderr.read(STDERR_TAIL_BYTES):
             self._tail = (self._tail + piece)[-STDERR_TAIL_BYTES:]
 
 
 def describe_exit_status(status: int) -> str:
-    """A process's end in words."""
+    """Describe an exit status in words."""
     if status >= 0:
         return f"its process ended with status {status}"
     try:
@@ -362,7 +363,7 @@ def describe_exit_status(status: int) -> str:
 
 
 def choose_thread_count() -> int:
-    """One core stays free: on a machine where all are taken, the model slows down tenfold."""
+    """Leave one core free: if all are busy, the model is ten times slower."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -371,7 +372,8 @@ def choose_thread_count() -> int:
 
 
 def find_missing_instructions(cpuinfo: Path, machine: str = platform.machine()) -> list[str]:
-    """What the runtime needs and this processor lacks, where that can be known: Linux on x86_64."""
+    """Return the instructions the runtime needs and this processor lacks. Only known for Linux on
+    x86_64."""
     if sys.platform != "linux" or machine not in ("x86_64", "AMD64"):
         return []
     try:
@@ -381,5 +383,5 @@ def find_missing_instructions(cpuinfo: Path, machine: str = platform.machine()) 
     for line in lines:
         name, _, flags = line.partition(":")
         if name.strip() == "flags":
-            return [wanted for wanted in CPU_INSTRUCTIONS if wanted not in flags.split()]
+            return [name for name in CPU_INSTRUCTIONS if name not in flags.split()]
     return []

@@ -1,8 +1,8 @@
-"""The local model's process: loads the runtime, serves on loopback, dies with its parent.
+"""The process of the local model: loads the runtime, serves on loopback, ends with its parent.
 
-A program of its own, run by path and never imported by the daemon: a wrong instruction in the
-runtime kills the process it is in. It knows the standard library and what it is told on stdin: one
-line of JSON. It answers with one line of JSON, the address, and lives until stdin ends.
+It is run by path and never imported by the daemon, because an unsupported instruction in the
+runtime kills the whole process. It imports only the standard library. It reads one line of JSON
+from stdin, writes one line of JSON with its address, and runs until stdin ends.
 """
 
 import ctypes
@@ -20,18 +20,18 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     die_with_parent()
-    # Were it to crash, the image would hold what people wrote.
+    # A core dump would contain people's messages.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     line = sys.stdin.buffer.readline()
     if not line:
         return
-    told = json.loads(line)
+    options = json.loads(line)
     answer = os.dup(1)
-    os.dup2(2, 1)  # whatever the runtime prints must not be taken for the answer
+    os.dup2(2, 1)  # output of the runtime must not be read as the answer
     threading.Thread(target=exit_at_end_of_stdin, daemon=True).start()
     try:
-        server = start_server(told)
-    except Exception as error:  # whatever it is, the parent says it
+        server = start_server(options)
+    except Exception as error:  # any error: the parent reports it
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
         os._exit(1)
     os.write(answer, json.dumps({"address": server.listening_address}).encode() + b"\n")
@@ -40,35 +40,35 @@ def main() -> None:
 
 
 def die_with_parent() -> None:
-    """Linux kills us with the parent, even while the runtime keeps Python from running."""
+    """Have Linux kill us with the parent, even while the runtime blocks Python."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def exit_at_end_of_stdin() -> None:
-    """Nothing more is ever written there: it ends when the parent closes it, or is no more."""
+    """Exit when the parent closes stdin or ends. Nothing more is written to stdin."""
     sys.stdin.buffer.read()
     os._exit(0)
 
 
-def start_server(told: dict[str, Any]) -> Any:
-    sys.path.insert(0, told["runtime"])
+def start_server(options: dict[str, Any]) -> Any:
+    sys.path.insert(0, options["runtime"])
     runtime: Any = importlib.import_module("xllamacpp")
     params = runtime.CommonParams()
-    params.model.path = told["weights"]
-    params.n_ctx = told["context"]
-    params.n_parallel = told["slots"]
-    params.cpuparams.n_threads = told["threads"]
-    params.cpuparams_batch.n_threads = told["threads"]
+    params.model.path = options["weights"]
+    params.n_ctx = options["context"]
+    params.n_parallel = options["slots"]
+    params.cpuparams.n_threads = options["threads"]
+    params.cpuparams_batch.n_threads = options["threads"]
     params.hostnames = ["127.0.0.1"]
     params.port = 0
-    params.api_keys = [told["key"]]
-    params.cors_origins = ""  # no web page has business here
+    params.api_keys = [options["key"]]
+    params.cors_origins = ""  # web pages must not use it
     params.ui = False
-    params.endpoint_slots = False  # would show what others asked
+    params.endpoint_slots = False  # would show prompts of other requests
     params.offline = True
-    params.cache_ram_mib = 64  # of old prompts; 8 GB unless told
-    params.verbosity = 1  # errors, which the parent keeps the last of
+    params.cache_ram_mib = 64  # of old prompts; the default is 8 GB
+    params.verbosity = 1  # errors only; the parent keeps the last lines
     return runtime.Server(params)
 
 

@@ -1,5 +1,5 @@
-"""OpenAI's chat completions, and everything that speaks them: Ollama, LM Studio, vLLM,
-llama-server, OpenRouter, crabllm and the like.
+"""OpenAI's chat completions API, which many servers implement: Ollama, LM Studio, vLLM,
+llama-server, OpenRouter, crabllm and others.
 """
 
 from .decoding import OpenAiDecoder

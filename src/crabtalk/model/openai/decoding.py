@@ -1,4 +1,4 @@
-"""What comes back as an answer, piece by piece."""
+"""Decodes the events of a streamed chat completion to chunks."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ FINISHES: dict[str, FinishReason] = {
 
 
 class OpenAiDelta(msgspec.Struct, gc=False):
-    """What an event adds. What is not text is of interest only in that it is there."""
+    """The delta of an event. Of fields other than the text only the presence is checked."""
 
     content: str | None = None
     reasoning_content: Any = None
@@ -41,7 +41,7 @@ class OpenAiEvent(msgspec.Struct, gc=False):
 
 
 class OpenAiDecoder:
-    """`data:` lines of JSON up to `[DONE]`, which some servers forget."""
+    """Decodes `data:` lines of JSON up to `[DONE]`, which some servers omit."""
 
     _text_event_decoder = msgspec.json.Decoder(OpenAiEvent)
 
@@ -49,8 +49,8 @@ class OpenAiDecoder:
         self._events = SseDecoder()
         self._start = b""
         self._finished = False
-        self.is_over = False  # whatever comes now is no part of the answer
-        self._indexes: dict[str, int] = {}  # of calls by id, where the server leaves them out
+        self.is_over = False  # [DONE] has arrived; later data is ignored
+        self._indexes: dict[str, int] = {}  # call id → index, if the server sends no indexes
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -67,7 +67,7 @@ class OpenAiDecoder:
         return chunks
 
     def end(self) -> list[Chunk]:
-        chunks = self.feed(b"\n\n")  # servers that forget the last blank line are forgiven
+        chunks = self.feed(b"\n\n")  # some servers omit the last blank line
         if not self._finished:
             raise self._build_incomplete_error()
         return chunks
@@ -84,19 +84,19 @@ class OpenAiDecoder:
         return self._read_text_event(name, event) or self._read_any_event(name, event)
 
     def _read_text_event(self, name: str, event: bytes) -> Chunk | None:
-        """An event that is a piece of text and nothing else. Nearly all are; read as what it must
-        be, one costs a third of what it does read as anything."""
+        """Decode an event that is only a piece of text, as most are. Decoding it to a fixed type
+        costs a third of decoding it to any JSON."""
         try:
-            read = self._text_event_decoder.decode(event)
+            event_data = self._text_event_decoder.decode(event)
         except (ValueError, RecursionError):
             return None
-        choice = read.choices[0]
+        choice = event_data.choices[0]
         delta = choice.delta
         if (
             not delta.content
             or choice.finish_reason
-            or read.usage
-            or read.error
+            or event_data.usage
+            or event_data.error
             or delta.reasoning_content
             or delta.reasoning
             or delta.tool_calls
@@ -113,7 +113,7 @@ class OpenAiDecoder:
             raise read_stream_error(document)
         try:
             return self._build_chunk(document)
-        except (AttributeError, KeyError, TypeError):  # JSON, though of another form
+        except (AttributeError, KeyError, TypeError):  # JSON of another form
             start = event[:80].decode(errors="replace")
             raise ApiError(
                 ErrorKind.PROTOCOL, f"the stream is not one of this kind: {start!r}; check base_url"
@@ -170,7 +170,8 @@ def get_text(part: dict[str, Any], name: str) -> str:
 
 
 def read_usage(usage: Any) -> Usage | None:
-    """What is no number in it is as good as not there: an answer is worth more than its price."""
+    """Read the usage. Values that are not numbers are ignored: the answer is worth more than its
+    usage."""
     if not isinstance(usage, dict):
         return None
     prompt = get_count(usage, "prompt_tokens") or 0

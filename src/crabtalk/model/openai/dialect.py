@@ -1,4 +1,4 @@
-"""What is sent to an endpoint that speaks as OpenAI does, and what is known of its models."""
+"""OpenAI's dialect: URLs, headers and bodies of requests, and known limits of models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,15 +18,14 @@ DEFAULT_BASE = "https://api.openai.com/v1"
 
 
 class OpenAiDialect:
-    """One endpoint. `base` is what stands before `/chat/completions`."""
+    """One endpoint. `base` is the part of the URL before `/chat/completions`."""
 
     def __init__(self, name: str, *, base: str = DEFAULT_BASE, api_key: str = "") -> None:
         self.name = name
         self.base = base
         self._api_key = api_key
         self._official = base == DEFAULT_BASE
-        # Servers that speak this dialect differ in what they know. Those that object to a word
-        # are not told it again.
+        # Servers support different options. An option that a server rejects is not sent again.
         self._ask_usage = True
         self._max_tokens = "max_completion_tokens" if self._official else "max_tokens"
         self._limits: dict[str, int] = {}
@@ -59,7 +58,7 @@ class OpenAiDialect:
             body["stream_options"] = {"include_usage": True}
         if request.tools:
             body["tools"] = [encode_tool(tool) for tool in request.tools]
-            if request.tool_choice != "auto":  # which is what it is without being said
+            if request.tool_choice != "auto":  # auto is the default
                 body["tool_choice"] = encode_tool_choice(request.tool_choice)
         if request.thinking:
             body["reasoning_effort"] = "high"
@@ -68,7 +67,7 @@ class OpenAiDialect:
         if request.temperature is not None:
             body["temperature"] = request.temperature
         if self._official:
-            # OpenAI caches prefixes by itself; the key sends those that share one to one place.
+            # OpenAI caches prefixes by itself; the key routes equal prefixes to the same cache.
             body["prompt_cache_key"] = compute_cache_key(request)
         return body
 
@@ -84,14 +83,14 @@ class OpenAiDialect:
         return HttpRequest(f"{self.base}/models", self.build_headers(), method="GET")
 
     def parse_models(self, body: bytes) -> list[ModelInfo]:
-        found = []
+        models = []
         for entry in read_model_list(body, "data"):
             if isinstance(entry, dict) and isinstance(entry.get("id"), str):
                 limit = read_context_limit(entry)
                 if limit is not None:
                     self._limits[entry["id"]] = limit
-                found.append(ModelInfo(entry["id"], limit))
-        return found
+                models.append(ModelInfo(entry["id"], limit))
+        return models
 
     def context_limit(self, model: str) -> int | None:
         return self._limits.get(model) or find_context_limit(model)
@@ -107,10 +106,10 @@ class OpenAiDialect:
 
 
 def read_context_limit(entry: dict[str, Any]) -> int | None:
-    """The context window, by the name this server has for it."""
-    for place in (entry, entry.get("meta") or {}, entry.get("top_provider") or {}):
+    """Read the context window, for which servers have different names."""
+    for section in (entry, entry.get("meta") or {}, entry.get("top_provider") or {}):
         for name in ("context_length", "max_model_len", "context_window", "n_ctx_train"):
-            if isinstance(value := place.get(name), int):
+            if isinstance(value := section.get(name), int):
                 return value
     return None
 

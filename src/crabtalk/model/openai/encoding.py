@@ -1,4 +1,4 @@
-"""A request, as it is written down here."""
+"""Encodes a conversation and its tools for chat completions."""
 
 import base64
 import hashlib
@@ -11,19 +11,19 @@ from crabtalk.model.messages import Image, Message, Request, Tool
 
 
 def encode_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """A tool's message may only be text here: images it found follow the results of its step, as
-    if the user had shown them."""
+    """Encode messages. Tool messages can only contain text in this API, so the images of tools
+    follow the results of their step in a user message."""
     encoded: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
     for message in messages:
-        if message.role != "tool" and found:
-            encoded.append({"role": "user", "content": found})
-            found = []
+        if message.role != "tool" and images:
+            encoded.append({"role": "user", "content": images})
+            images = []
         encoded.append(encode_message(message))
         if message.role == "tool" and message.images:
-            of = f"Found by {message.name or 'a tool'} ({message.call_id}):"
-            found += [{"type": "text", "text": of}, *map(encode_image, message.images)]
-    return [*encoded, {"role": "user", "content": found}] if found else encoded
+            caption = f"Found by {message.name or 'a tool'} ({message.call_id}):"
+            images += [{"type": "text", "text": caption}, *map(encode_image, message.images)]
+    return [*encoded, {"role": "user", "content": images}] if images else encoded
 
 
 def encode_message(message: Message) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def encode_tool_choice(choice: str) -> Any:
 
 
 def compute_cache_key(request: Request) -> str:
-    """The same for requests that start alike: same model, system prompt and tools."""
+    """Return the same key for requests with the same model, system prompt and tools."""
     prefix = [m.text for m in request.messages if m.role == "system"]
     parts = msgspec.json.encode([request.model, prefix, [tool.name for tool in request.tools]])
     return hashlib.sha256(parts).hexdigest()[:32]

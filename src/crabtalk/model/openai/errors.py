@@ -1,4 +1,4 @@
-"""What errors mean, in the words of the many servers that speak this dialect."""
+"""Converts errors of the many servers with this API to ApiError."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from crabtalk.model.response_reading import describe_body, read_error_message, r
 
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """An error of this dialect: {"error": {"message", "type", "code"}}, in many variations."""
+    """Parse {"error": {"message", "type", "code"}} and its many variations."""
     message, code = read_error_message(body)
     return ApiError(
         classify_error(status, code, message),
@@ -39,7 +39,7 @@ def classify_error(status: int, code: str, message: str) -> ErrorKind:
 
 
 def read_stream_error(document: dict[str, Any]) -> ApiError:
-    """An error in mid-stream, where the status was already 200."""
+    """Parse an error inside a stream, whose HTTP status was 200."""
     message, code = read_error_message(msgspec.json.encode(document))
     number = int(code) if code.isdigit() and 400 <= int(code) < 600 else 500
     kind = classify_error(number, code, message)

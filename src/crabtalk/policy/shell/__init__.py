@@ -1,1 +1,1 @@
-"""Shell rules: parse a command line and judge every simple command in it."""
+"""Shell rules: parses a command line and judges every simple command in it."""

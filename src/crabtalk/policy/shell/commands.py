@@ -1,6 +1,6 @@
-"""The values a shell line is read into: words, redirects and simple commands.
+"""The values that the shell parser returns: words, redirects and simple commands.
 
-They say what is known before the line runs. A part of a word that only exists at run time (the
+They hold what is known before the line runs. A part of a word that is only known at run time (the
 value of a variable, the output of a command, the files a pattern finds) is the character UNKNOWN.
 """
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# No word of bash can hold a NUL, so it cannot be mistaken for text.
+# No word of bash can contain a NUL, so this cannot be confused with text.
 UNKNOWN = "\0"
 
 # Variables that make a program load or run code which the line does not show.
@@ -28,13 +28,13 @@ LOOKUP_VARIABLES = re.compile(r"PATH|CDPATH|HOME|SHELL|IFS|GLOBIGNORE|POSIXLY_CO
 
 
 class UnreadableCommandError(ValueError):
-    """What a line would run cannot be told. The text says why; it completes "because ..."."""
+    """It is not clear what a line would run. The text says why; it completes "because ..."."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShellWord:
-    """One word after quotes are removed. `may_split` means that the unknown part can become any
-    number of words, so that nothing is known about it."""
+    """One word without its quotes. `may_split` means that the unknown part can expand to any number
+    of words, so nothing is known about the word."""
 
     text: str
     may_split: bool = False
@@ -64,8 +64,11 @@ ANY_WORDS = ShellWord(UNKNOWN, may_split=True)
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """`> file`. For here-documents and here-strings the target is the text itself. The operator of
-    an input other than stdin begins with n."""
+    """A redirect such as `> file`.
+
+    For here-documents and here-strings the target is the text itself. If an input redirect is for
+    another descriptor than stdin, its operator starts with n.
+    """
 
     operator: str
     target: ShellWord
@@ -76,7 +79,8 @@ class Redirect:
 
     @property
     def writes_file(self) -> bool:
-        """Whether it could create or change a file. /dev/null and copies of descriptors do not."""
+        """Whether it could create or change a file. Redirects to /dev/null and copies of
+        descriptors do not."""
         if self.is_text or self.operator in ("<", "n<", "n<<<"):
             return False
         if self.target.text == "/dev/null":
@@ -91,9 +95,9 @@ class Redirect:
 class SimpleCommand:
     """A program a line would start, with its arguments.
 
-    A statement that only assigns or redirects has the program "". `via` names the wrappers the
-    command was found in, outermost first, and `parent` is the innermost of them. A guess is a
-    command that a program such as docker may or may not take from its arguments.
+    A statement that only assigns or redirects has the program "". `wrapper_programs` names the
+    wrappers around the command, outermost first, and `parent` is the innermost of them. A guess is
+    a command that a program such as docker may or may not run from its arguments.
     """
 
     program: str
@@ -122,12 +126,13 @@ class SimpleCommand:
                 yield name
 
     def stdin_text(self) -> ShellWord | None:
-        """The text a here-document or here-string feeds to the command; the last one counts."""
-        found = None
+        """Return the text of the here-document or here-string that is the command's input. The last
+        input redirect counts."""
+        text = None
         for redirect in self.redirects:
             if redirect.operator.startswith("<"):
-                found = redirect.target if redirect.is_text else None
-        return found
+                text = redirect.target if redirect.is_text else None
+        return text
 
 
 def get_base_name(path: str) -> str:
@@ -135,5 +140,5 @@ def get_base_name(path: str) -> str:
 
 
 def split_name_set(text: str) -> frozenset[str]:
-    """The names in a text, which reads better than a list with quotes around each."""
+    """Split names at blanks. A long list is easier to read as one string."""
     return frozenset(text.split())

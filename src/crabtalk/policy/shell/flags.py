@@ -1,10 +1,10 @@
-"""Flags of a command in all their spellings: -rf, -r -f, --recursive --force, --rec."""
+"""Recognizes flags of a command in all their spellings: -rf, -r -f, --recursive --force, --rec."""
 
 import re
 from collections.abc import Sequence
 
 RECURSIVE_FLAGS = {"r": "recursive", "R": "recursive"}
-# Letters and long names that mean the same, for programs that deny lists usually name.
+# Flag letters and their long names, for programs that often are in deny lists.
 LONG_NAMES: dict[str, dict[str, str]] = {
     "chgrp": {
         "R": "recursive",
@@ -47,29 +47,28 @@ LONG_NAMES: dict[str, dict[str, str]] = {
 
 
 def is_flag_word(word: str) -> bool:
-    """Up to three letters after a dash are flags; longer words are options of their own, as find
-    has them."""
+    """Up to three letters after a dash are flags; longer words are single options, as in find."""
     return bool(re.fullmatch(r"-\w{1,3}", word))
 
 
 def find_flags(program: str, arguments: Sequence[str]) -> set[str]:
-    """The flags among arguments, by their long names where those are known."""
+    """Return the flags among arguments, by their long names where those are known."""
     names = LONG_NAMES.get(program, {})
-    found = set()
+    flags = set()
     for argument in arguments:
         if re.fullmatch(r"-\w+", argument):
-            found |= {names.get(letter, letter) for letter in argument[1:]}
+            flags |= {names.get(letter, letter) for letter in argument[1:]}
         elif re.match(r"--\w", argument):
-            given = argument[2:].partition("=")[0]
-            found |= {name for name in names.values() if name.startswith(given)}
-    return found
+            prefix = argument[2:].partition("=")[0]
+            flags |= {name for name in names.values() if name.startswith(prefix)}
+    return flags
 
 
 def has_same_flag(program: str, word: str, arguments: Sequence[str], flags: set[str]) -> bool:
-    """Whether the arguments have the flags of a rule's word in some other spelling."""
+    """Whether the arguments contain the flags of a rule's word in some other spelling."""
     names = LONG_NAMES.get(program, {})
     if word.startswith("--"):
-        given = [argument.partition("=")[0] for argument in arguments]
-        is_there = any(len(one) > 2 and word.startswith(one) for one in given if one[:2] == "--")
-        return is_there or word[2:] in flags
+        options = [argument.partition("=")[0] for argument in arguments if argument[:2] == "--"]
+        is_abbreviated = any(len(option) > 2 and word.startswith(option) for option in options)
+        return is_abbreviated or word[2:] in flags
     return is_flag_word(word) and flags >= {names.get(letter, letter) for letter in word[1:]}

@@ -1,4 +1,4 @@
-"""What the parser's tree can hold, and the places where bash may read a text differently."""
+"""Node types of the tree-sitter grammar, and patterns for text that bash may read differently."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -73,19 +73,19 @@ EXPRESSION_NODES = {
     "test_operator",
     "unary_expression",
 }
-# Words that bash takes as syntax where a program is expected. The parser takes some for programs.
+# Words that bash reads as syntax in place of a program. tree-sitter reads some as programs.
 RESERVED_WORDS = split_name_set(
     "! { } [[ ]] case do done elif else esac fi for function if in select then until while"
 )
 WORD_SEPARATOR = re.compile(rb"(?:[ \t]|\\\n)*")
 HIDDEN_SUBSTITUTION = re.compile(rb"(?:^|[^\\])(?:\\\\)*(?:`|\$[({]|[<>]\()")
-# Bash evaluates the index in such a text wherever it expects a number or the name of a variable.
+# Bash evaluates such an index wherever it expects a number or the name of a variable.
 EVALUATED_INDEX = re.compile(r"\[.*(?:\$\(|`)", re.DOTALL)
-# The same where the text only becomes such an index later: in a variable, or as an argument.
+# The same for text that becomes such an index later, in a variable or as an argument.
 INDEX_TEXT = re.compile(r"\w\[[^\]]*(?:\$\(|`)")
 INDEX_OF_UNKNOWN = re.compile(rf"\w\[[^\]]*{UNKNOWN}")
 QUOTED_SUBSTITUTION = re.compile(r"\$\(|`")
-# Where bash reads a number, and so evaluates the text of a variable.
+# Places where bash reads a number, and therefore evaluates the text of a variable.
 NUMBER_EVALUATION = re.compile(
     r"\(\(|\[\[|\$\[|\$\{[^}]*[:\[]|\b(?:let|declare|typeset|local|integer|mapfile|readarray)\b"
 )
@@ -109,17 +109,17 @@ def is_in_arithmetic(node: "Node") -> bool:
     return node.parent is not None and node.parent.type == "c_style_for_statement"
 
 
-def collect_expansions(node: "Node", found: dict[int, tuple[int, str]]) -> None:
-    """The outermost expansions of a word: where they start, and where each ends."""
+def collect_expansions(node: "Node", expansions: dict[int, tuple[int, str]]) -> None:
+    """Add the outermost expansions of a word: start → end and node type."""
     if node.type in EXPANSION_NODES:
-        found[node.start_byte] = (node.end_byte, node.type)
+        expansions[node.start_byte] = (node.end_byte, node.type)
         return
     for child in node.children:
-        collect_expansions(child, found)
+        collect_expansions(child, expansions)
 
 
 def read_program_name(word: ShellWord) -> str:
-    """The base name of a program. Raises UnreadableCommandError where it is not known."""
+    """Return the base name of a program. Raises UnreadableCommandError if it is not known."""
     name = get_base_name(word.text)
     if word.may_split or UNKNOWN in name:
         raise UnreadableCommandError("which program it runs is only known at run time")
@@ -133,7 +133,7 @@ def read_program_name(word: ShellWord) -> str:
 def find_assigned_variables(
     program: str, words: Sequence[ShellWord]
 ) -> Iterator[tuple[str, ShellWord]]:
-    """Variables that a builtin sets because its arguments name them."""
+    """Yield the variables that a builtin sets because its arguments name them."""
     if program not in EVALUATING_BUILTINS:
         return
     for number, word in enumerate(words):

@@ -1,7 +1,7 @@
-"""Shell lines that only read, inside the working directory: they run without a question.
+"""Recognizes shell lines that only read inside the working directory: they run without approval.
 
-Strict on purpose. Programs and their options are on a list; every argument that could be a path
-must lie in the working directory after symbolic links are followed, and outside the daemon's home.
+Strict on purpose: programs and their options must be on a list, and every argument that could be a
+path must, with links resolved, lie in the working directory and outside the daemon's home.
 """
 
 import re
@@ -25,8 +25,8 @@ from .parser import parse_commands
 
 
 def is_harmless_line(line: str, cwd: Path, home: Path) -> bool:
-    """Whether every command of the line is on the list. It looks at the file system, so call it
-    from a thread where that may be slow."""
+    """Whether every command of the line is on the list. It accesses the file system, so call it in
+    a thread."""
     try:
         commands = parse_commands(line)
     except UnreadableCommandError:
@@ -75,7 +75,7 @@ def has_harmless_arguments(command: SimpleCommand, cwd: Path, home: Path) -> boo
     if program == "date":
         return all(word.text.startswith("+") for word in parsed.rest)
     if program == "jq" and re.search(r"env|import|include|input_", "".join(words), re.IGNORECASE):
-        return False  # shows the environment, or reads further files
+        return False  # prints the environment, or reads further files
     if program in PROGRAMS_WITHOUT_PATHS:
         return True
     paths = [word.text for word in parsed.rest]
@@ -101,7 +101,7 @@ def has_path_argument(rest: Sequence[object], program: str) -> bool:
 
 
 def is_harmless_find(words: Sequence[str], cwd: Path, home: Path) -> bool:
-    """Tests only: no action that runs, deletes or writes."""
+    """Whether find has only tests, and no action that runs, deletes or writes."""
     paths = []
     for word in words:
         if word.startswith("-") and not re.fullmatch(r"-\d+[a-zA-Z]?", word):
@@ -115,7 +115,7 @@ def is_harmless_find(words: Sequence[str], cwd: Path, home: Path) -> bool:
 
 
 def list_git_paths(words: Sequence[str]) -> list[str]:
-    """Arguments that could be paths. In `HEAD:path` the path is inside the repository."""
+    """Return arguments that could be paths. In `HEAD:path` the path is inside the repository."""
     return [word.partition("=")[2] if word.startswith("-") else word for word in words[1:]]
 
 

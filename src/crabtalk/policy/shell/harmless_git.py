@@ -1,7 +1,7 @@
-"""Which calls of git only read.
+"""Recognizes git commands that only read.
 
 Git runs programs that a repository's own settings name (fsmonitor, filters, textconv, pagers). A
-repository that came as an archive can bring such settings along, so they are looked for first.
+repository that was unpacked from an archive can contain such settings, so they are checked too.
 """
 
 import re
@@ -42,7 +42,7 @@ SUBCOMMANDS: dict[str, str] = {
     "status": r"-s|-b|-sb|-bs|-u|-uno|-uall|-unormal|--short|--branch|--porcelain(=v?\d)?|--long"
     r"|--ignored|--untracked-files(=\w+)?|-z|-v|--show-stash|--ahead-behind|--no-renames|--",
 }
-# Subcommands that change something when they get a name: only these words may follow.
+# Subcommands that change something if a name follows: only these words may follow.
 LISTING_SUBCOMMANDS: dict[str, str] = {
     "branch": r"-a|-r|-v|-vv|-av|-avv|-rv|--all|--remotes|--list|-l|--show-current|--verbose"
     r"|--no-color|--color(=\w+)?|--sort=[\w:-]+|--format=.*|--merged|--no-merged",
@@ -74,16 +74,16 @@ def is_harmless_git(words: Sequence[str], cwd: Path) -> bool:
 
 
 def has_plain_settings(cwd: Path) -> bool:
-    """Whether the repository that git would find names no program in its own settings."""
+    """Whether the repository that git would use names no program in its own settings."""
     for directory in (cwd, *cwd.parents):
         if (directory / "HEAD").exists() and (directory / "objects").exists():
             return False  # a bare repository, or the inside of one
         git = directory / ".git"
         if git.is_file():
-            found = re.match(r"gitdir: (.+)\n?$", read_limited(git).decode("utf-8", "replace"))
-            if found is None:
+            match = re.match(r"gitdir: (.+)\n?$", read_limited(git).decode("utf-8", "replace"))
+            if match is None:
                 return False
-            git = directory / found[1]
+            git = directory / match[1]
         if git.is_dir():
             common = git
             if (git / "commondir").is_file():
@@ -101,7 +101,8 @@ def has_plain_settings(cwd: Path) -> bool:
 
 
 def has_nested_repositories(index: Path) -> bool:
-    """Git looks into them with their own settings. The index has their mode, 0160000."""
+    """Whether there are submodules, which git reads with their own settings. Their mode in the
+    index is 0160000."""
     return index.exists() and b"\0\0\xe0\0" in read_limited(index, MAX_INDEX_BYTES)
 
 

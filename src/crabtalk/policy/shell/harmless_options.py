@@ -1,4 +1,4 @@
-"""The list of programs that only read, with the options each may have."""
+"""The programs that only read, with the options that each may have."""
 
 from .commands import split_name_set
 from .options import OptionSpec, split_names
@@ -171,7 +171,7 @@ PROGRAMS_WITHOUT_PATHS = split_name_set(
     "basename date dirname echo expr false hostname id nproc printf pwd seq sleep tr "
     "true tty type uname uptime whereis which whoami"
 )
-# The second of two arguments is a file that is written, or an argument changes the system.
+# Further arguments would be a file to write, or change the system.
 MAX_ARGUMENTS = {"date": 1, "hostname": 0, "uniq": 1, "xxd": 1}
 PROGRAMS_WITH_PATTERN = split_name_set("grep jq rg")
 RECURSIVE_PROGRAMS = split_name_set("du rg tree")

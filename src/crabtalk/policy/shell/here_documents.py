@@ -1,4 +1,4 @@
-"""Here-documents: where bash ends a body, and the commands that expanding it would run."""
+"""Here-documents: finds where bash ends the body, and the commands that expanding it would run."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ BACKTICK_TEXT = re.compile(rb"((?:[^`\\]|\\.)*)`", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class HereDocument:
-    """The body is source[first:last]; `text` is without the tabs that <<- takes off."""
+    """The body is source[first:last]; `text` is the body without the tabs that <<- removes."""
 
     first: int
     last: int
@@ -25,19 +25,22 @@ class HereDocument:
 def read_here_document(
     source: bytes, delimiter: tuple[int, int], position: int, end: int, has_tabs: bool
 ) -> HereDocument:
-    """Read the document that begins on the line after `position`. The parser says that its last
-    line is at `end`; if bash would end it elsewhere, it raises UnreadableCommandError."""
+    """Read the document that starts on the line after `position`.
+
+    tree-sitter found its last line at `end`. Raises UnreadableCommandError if bash would end it
+    elsewhere.
+    """
     raw = source[slice(*delimiter)]
     is_quoted = bool(re.search(rb"['\"\\]", raw))
     closing = read_word(source, *delimiter, {}).text.encode()
     first = source.find(b"\n", position) + 1
     last = source.rfind(b"\n", 0, end) + 1
-    found = source[last:].split(b"\n", 1)[0]
+    last_line = source[last:].split(b"\n", 1)[0]
     if (
         not first
         or last < first
         or WORD_SEPARATOR.fullmatch(source[position : first - 1]) is None
-        or (found.lstrip(b"\t") if has_tabs else found) != closing
+        or (last_line.lstrip(b"\t") if has_tabs else last_line) != closing
     ):
         raise UnreadableCommandError(DISAGREEMENT)
     joined = b""
@@ -60,20 +63,20 @@ def read_here_document(
 def find_backticks(
     source: bytes, document: HereDocument, expansions: Mapping[int, tuple[int, str]]
 ) -> Iterator[str]:
-    """The commands between backticks, which the parser does not see in here-documents. Raises
-    UnreadableCommandError for an expansion that the parser did not see either."""
+    """Yield the commands between backticks, which tree-sitter does not find in here-documents.
+    Raises UnreadableCommandError for any other expansion that tree-sitter did not find."""
     at, last = document.first, document.last
-    while found := SPECIAL_CHARACTER.search(source, at, last):
-        at = found.end()
-        if found.start() in expansions:
-            at = expansions[found.start()][0]
-        elif found[0] == b"`":
+    while match := SPECIAL_CHARACTER.search(source, at, last):
+        at = match.end()
+        if match.start() in expansions:
+            at = expansions[match.start()][0]
+        elif match[0] == b"`":
             inner = BACKTICK_TEXT.match(source, at, last)
             if inner is None:
                 raise UnreadableCommandError("a substitution is not closed")
             at = inner.end()
             yield unescape_backticks(inner[1])
-        elif found[0] == b"$" and re.match(rb"[({\w@*#?!$-]", source[at : at + 1]):
+        elif match[0] == b"$" and re.match(rb"[({\w@*#?!$-]", source[at : at + 1]):
             raise UnreadableCommandError(DISAGREEMENT)
 
 

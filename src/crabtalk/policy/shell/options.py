@@ -1,7 +1,7 @@
 """The options of programs that run other programs, and where the inner command begins.
 
-An option that is not in these tables is not guessed: then every position counts as a possible
-start of the command (shell_wrappers).
+The meaning of options that are not in these tables is not guessed: every word then counts as a
+possible start of the command (see wrappers).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class OptionSpec:
     long: tuple[str, ...] = ()
     positional: int = 0
     takes_assignments: bool = False
-    # With one of these options no command runs, or none that the line names.
+    # With one of these options no command of the line runs.
     without_command: frozenset[str] = frozenset()
 
 
@@ -198,9 +198,12 @@ SSH_OPTIONS = OptionSpec("46AaCfGgKkMNnqsTtVvXxYy", "BbcDEeFIiJLlmOopQRSWwP", po
 def parse_options(
     wrapper: OptionSpec, words: Sequence[ShellWord], permute: bool = False
 ) -> ParsedOptions:
-    """Options and what is left. Without `permute` they end at the first other word, as programs
-    that run commands have it. Raises UnknownOptionError, and UnreadableCommandError for a word that
-    may or may not be an option at run time."""
+    """Split words into options and the rest.
+
+    Without `permute` the options end at the first other word, as in programs that run commands.
+    Raises UnknownOptionError, and UnreadableCommandError for a word of which only the run time
+    shows whether it is an option.
+    """
     values: list[tuple[str, ShellWord]] = []
     names: set[str] = set()
     rest: list[ShellWord] = []
@@ -237,13 +240,13 @@ def parse_options(
 
 
 def parse_long_option(wrapper: OptionSpec, text: str) -> tuple[str, bool, str | None]:
-    """A long option may be shortened as long as it is the only one that begins so."""
+    """Parse a long option, which may be abbreviated to a unique prefix."""
     name, equals, value = text[2:].partition("=")
     options = {option.rstrip("=?"): option[-1:] for option in wrapper.long}
-    fitting = [name] if name in options else [one for one in options if one.startswith(name)]
-    if len(fitting) != 1 or (equals and options[fitting[0]] not in "=?"):
+    matches = [name] if name in options else [key for key in options if key.startswith(name)]
+    if len(matches) != 1 or (equals and options[matches[0]] not in "=?"):
         raise UnknownOptionError
-    return fitting[0], options[fitting[0]] == "=", value if equals else None
+    return matches[0], options[matches[0]] == "=", value if equals else None
 
 
 def parse_short_options(

@@ -1,8 +1,8 @@
-"""What a shell line would run: every simple command in it, however deep it is nested.
+"""Parses a shell line into all simple commands that it would run, however deeply nested.
 
-tree-sitter says how the line is built. Wherever bash could see it differently (text that no token
-covers, two words without a space, a substitution inside a plain token), the line counts as
-unreadable. Nothing here decides whether a command may run; see shell_rules.
+tree-sitter parses the line. Wherever bash could read it differently (text outside all tokens, two
+words without a space, a substitution inside a plain token), the line counts as unreadable. This
+module does not decide whether a command may run; see rules.
 """
 
 import re
@@ -39,32 +39,32 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 12
 MAX_COMMANDS = 1000
-MAX_TREE_LEVELS = 120  # of a tree
+MAX_TREE_LEVELS = 120
 HIDDEN_IN_INDEX = "it hides a command in the index of a variable"
 
 
 def parse_commands(line: str) -> tuple[SimpleCommand, ...]:
-    """All simple commands the line would run, wrappers as well as what is inside them.
+    """Return all simple commands the line would run, both wrappers and the commands inside them.
 
-    Raises UnreadableCommandError if that cannot be told.
+    Raises UnreadableCommandError if that is not clear.
     """
-    reader = CommandCollector()
+    collector = CommandCollector()
     try:
-        reader.parse_text(line, depth=0, parent=None, is_guess=False)
+        collector.parse_text(line, depth=0, parent=None, is_guess=False)
     except RecursionError:
         raise UnreadableCommandError("it is nested too deeply") from None
     if re.search(r"\$\{?(HOME|PWD)\b", line):
-        # A program below $HOME has a known name, unless the line changes what $HOME is.
-        for command in reader.commands:
+        # A program below $HOME has a known name, unless the line assigns $HOME.
+        for command in collector.commands:
             if any(name in ("HOME", "PWD") for name, _ in command.assignments):
                 raise UnreadableCommandError("it changes a variable that it names programs with")
-    if reader.has_index_text and NUMBER_EVALUATION.search(line):
+    if collector.has_index_text and NUMBER_EVALUATION.search(line):
         raise UnreadableCommandError(HIDDEN_IN_INDEX)
-    return tuple(reader.commands)
+    return tuple(collector.commands)
 
 
 class CommandCollector:
-    """Collects commands in `found`. One budget holds for all texts inside a line."""
+    """Collects commands in `commands`. All texts nested in a line share one budget."""
 
     def __init__(self) -> None:
         self.commands: list[SimpleCommand] = []
@@ -82,7 +82,7 @@ class CommandCollector:
         SyntaxTreeReader(self, source, depth, parent, is_guess).read_all()
 
     def add(self, command: SimpleCommand, depth: int) -> None:
-        """Note a command, and those among its arguments."""
+        """Add a command, and those among its arguments."""
         if depth > MAX_DEPTH:
             raise UnreadableCommandError("it is nested too deeply")
         if len(self.commands) >= MAX_COMMANDS:
@@ -112,8 +112,8 @@ class CommandCollector:
         is_inner: bool = False,
     ) -> None:
         program = read_program_name(words[0]) if words else ""
-        via = (*parent.wrapper_programs, parent.program) if parent else ()
-        # What a wrapper reads from a here-document, the command among its words reads.
+        wrapper_programs = (*parent.wrapper_programs, parent.program) if parent else ()
+        # The command inside a wrapper reads the wrapper's here-documents.
         inherited = parent.redirects if parent is not None and is_inner else ()
         command = SimpleCommand(
             program=program,
@@ -121,7 +121,7 @@ class CommandCollector:
             words=tuple(words[1:]),
             assignments=(*assignments, *find_assigned_variables(program, words[1:])),
             redirects=(*inherited, *redirects),
-            wrapper_programs=via,
+            wrapper_programs=wrapper_programs,
             parent=parent,
             is_guess=is_guess,
         )
@@ -133,13 +133,13 @@ class SyntaxTreeReader:
 
     def __init__(
         self,
-        reader: CommandCollector,
+        collector: CommandCollector,
         source: ShellSource,
         depth: int,
         parent: SimpleCommand | None,
         is_guess: bool,
     ) -> None:
-        self._collector = reader
+        self._collector = collector
         self._source = source
         self._text = source.text
         self._depth = depth
@@ -169,7 +169,7 @@ class SyntaxTreeReader:
             self._add_command((), (), (self._read_assignment(node),))
             self._walk_children(node)
         elif kind in ("file_redirect", "herestring_redirect"):
-            # On a function's body; those of commands do not come here.
+            # On the body of a function; redirects of commands are read with the command.
             self._add_command((), (self._read_redirect(node)[0],), ())
             self._walk_children(node)
         elif kind == "command_substitution" and self._text[node.start_byte] == ord("`"):
@@ -199,7 +199,7 @@ class SyntaxTreeReader:
         self._level -= 1
 
     def _quoted_text(self, node: "Node") -> str:
-        """All text below a node whose signs are quoted."""
+        """Return all quoted text below a node."""
         text = self._text[node.start_byte : node.end_byte]
         if node.type in ("raw_string", "ansi_c_string"):
             return text.decode()
@@ -237,7 +237,7 @@ class SyntaxTreeReader:
             raise UnreadableCommandError(DISAGREEMENT)
 
     def _check_gaps(self, node: "Node") -> None:
-        """Between the parts of a node there are only blanks and newlines."""
+        """Check that there are only blanks and newlines between the parts of a node."""
         if node.type == "string" or node.child_count < 2:
             return
         at = node.start_byte
@@ -254,18 +254,17 @@ class SyntaxTreeReader:
             raise UnreadableCommandError(DISAGREEMENT)
         script = unescape_backticks(inner[1])
         self._collector.parse_text(script, self._depth + 1, self._parent, self._is_guess)
-        # Quotes in it were read there.
-        for covered in [
-            one for one in self._source.masked_ranges if node.start_byte <= one[0] < node.end_byte
-        ]:
-            self._source.confirm_masked(*covered)
+        # Quotes inside it were checked by that parse.
+        for start, end in list(self._source.masked_ranges):
+            if node.start_byte <= start < node.end_byte:
+                self._source.confirm_masked(start, end)
 
     def _read_redirected(self, node: "Node") -> None:
         body = node.child_by_field_name("body")
         redirects = node.children_by_field_name("redirect")
         if (
             {child.id for child in node.children}
-            - {one.id for one in redirects}
+            - {redirect.id for redirect in redirects}
             - {body.id if body else 0}
         ):
             raise UnreadableCommandError(DISAGREEMENT)
@@ -275,7 +274,7 @@ class SyntaxTreeReader:
         self._read_command(body if body is not None and body.type == "command" else None, redirects)
 
     def _read_command(self, command: "Node | None", redirects: Sequence["Node"]) -> None:
-        """One simple command; redirects may bring words of it along."""
+        """Read one simple command. tree-sitter may attach some of its words to redirects."""
         parts = [*(command.children if command else ()), *redirects]
         words: list[Node] = []
         dashes: list[tuple[int, ShellWord]] = []
@@ -283,7 +282,7 @@ class SyntaxTreeReader:
         assignments: list[tuple[str, ShellWord]] = []
         position = parts[0].start_byte
         for part in parts:
-            # The parser loses a lone dash before a here-document: `python3 - <<EOF`.
+            # tree-sitter drops a lone dash before a here-document: `python3 - <<EOF`.
             if re.fullmatch(rb"[ \t]+-[ \t]+", self._text[position : part.start_byte]):
                 dashes.append((position, ShellWord("-")))
             else:
@@ -293,15 +292,15 @@ class SyntaxTreeReader:
                 assignments.append(self._read_assignment(part))
                 self._walk_children(part)
             elif part.type in ("file_redirect", "herestring_redirect"):
-                redirect, spare = self._read_redirect(part)
+                redirect, extra_words = self._read_redirect(part)
                 targets.append(redirect)
-                words += spare
+                words += extra_words
                 self._check_gaps(part)
                 self._walk_children(part)
             elif part.type == "heredoc_redirect":
-                redirect, spare = self._read_here_document(part, targets)
+                redirect, extra_words = self._read_here_document(part, targets)
                 targets.append(redirect)
-                words += spare
+                words += extra_words
             elif (
                 part.type == "command_name"
                 or part.type in WORD_NODES
@@ -333,7 +332,7 @@ class SyntaxTreeReader:
             raise UnreadableCommandError(DISAGREEMENT)
 
     def _read_declaration(self, node: "Node") -> None:
-        """export, declare and the like, and unset."""
+        """Read export, declare and similar builtins, and unset."""
         name, *rest = node.children
         position = name.end_byte
         words = [ShellWord(name.type)]
@@ -388,7 +387,7 @@ class SyntaxTreeReader:
         return text.partition("[")[0], value
 
     def _read_redirect(self, node: "Node") -> tuple[Redirect, list["Node"]]:
-        """The redirect, and further words the parser counts to it."""
+        """Return the redirect, and words of the command that tree-sitter attached to it."""
         parts = [child for child in node.children if child.type != "file_descriptor"]
         if parts and parts[0].is_named:  # {name}>file
             parts = parts[1:]
@@ -400,7 +399,7 @@ class SyntaxTreeReader:
             first.type == "file_descriptor"
             and self._text[first.start_byte : first.end_byte] != b"0"
         ):
-            operator = operator.replace("<", "n<", 1)  # not what the command reads as its input
+            operator = operator.replace("<", "n<", 1)  # not the command's stdin
         if len(parts) == 1:
             return Redirect(operator, ShellWord("-" if operator.endswith("-") else "")), []
         target = self._read_word(parts[1])
@@ -413,24 +412,24 @@ class SyntaxTreeReader:
     def _read_here_document(
         self, node: "Node", targets: list[Redirect]
     ) -> tuple[Redirect, list["Node"]]:
-        """The document, and words of the command that come after the operator."""
+        """Return the document, and words of the command that follow the operator."""
         parts = {child.type: child for child in node.children}
         start, end = parts.get("heredoc_start"), parts.get("heredoc_end")
         if start is None or end is None:
             raise UnreadableCommandError("a here-document is not complete")
-        spare: list[Node] = []
+        extra_words: list[Node] = []
         position = start.end_byte
         for child in node.children:
             if child.type in ("heredoc_start", "heredoc_body", "heredoc_end", "<<", "<<-"):
                 continue
             if child.type in WORD_NODES:
                 self._check_separation(position, child)
-                spare.append(child)
+                extra_words.append(child)
                 self._walk(child)
             elif child.type == "file_redirect":
-                redirect, more = self._read_redirect(child)
+                redirect, extra = self._read_redirect(child)
                 targets.append(redirect)
-                spare += more
+                extra_words += extra
                 self._walk_children(child)
             elif child.type == "file_descriptor":
                 raise UnreadableCommandError("a here-document has a number of its own")
@@ -439,7 +438,7 @@ class SyntaxTreeReader:
             position = child.end_byte
         operator = "<<-" if "<<-" in parts else "<<"
         body = self._read_here_document_body(position, parts, operator == "<<-")
-        return Redirect(operator, body), spare
+        return Redirect(operator, body), extra_words
 
     def _read_here_document_body(
         self, position: int, parts: dict[str, "Node"], has_tabs: bool

@@ -1,8 +1,7 @@
-"""Programs that run other programs or program texts, by how they do it, and guesses at the commands
-among their arguments.
+"""Programs that run other programs or code, grouped by how they do it.
 
-Where a program has too many options to know them in detail, every word that could start a command
-is a guess. A guess can only forbid a line, never allow it.
+For programs with too many options to know in detail, every word that could start a command is a
+guess. A guess can only forbid a line, never allow it.
 """
 
 import re
@@ -14,7 +13,7 @@ from .commands import ShellWord, UnreadableCommandError, get_base_name, split_na
 MAX_GUESSED_WORDS = 40
 
 SHELLS = split_name_set("ash bash dash fish hush ksh ksh93 lksh mksh rbash sh yash zsh")
-# Programs that run a program text of their own language, from stdin if there is no argument.
+# Programs that run code in their own language, from stdin if there is no argument.
 INTERPRETERS = split_name_set(
     "bun deno irb julia lua luajit node nodejs osascript perl php python python2 "
     "python3 pypy pypy3 R Rscript ruby tclsh wish guile gdb ghci ipython sqlite3 bc"
@@ -31,7 +30,7 @@ GUESSED_PROGRAMS = split_name_set(
     "su-exec systemd-inhibit systemd-run tini tmux toolbox torify torsocks tsocks tsp "
     "unbuffer uvx valgrind winpty x86_64 xvfb-run"
 )
-# These run a program only with some subcommands; with the others their words are names of packages.
+# These run a program with some subcommands only; the arguments of others are names of packages.
 PACKAGE_MANAGERS = split_name_set(
     "aws buildah bundle conda direnv docker flatpak kubectl lxc mamba micromamba mise "
     "nerdctl nix npm pdm pipenv pipx pixi pnpm podman poetry rye uv vagrant yarn"
@@ -40,7 +39,7 @@ MANAGER_RUN_WORDS = split_name_set(
     "compose container create debug develop dlx exec explore run shell ssh tool x "
     "--command --run -c run-script"
 )
-# Programs of which some options hold a command.
+# Programs with options that take a command.
 PROGRAMS_WITH_COMMAND_OPTIONS = split_name_set(
     "tar bsdtar rsync sort split zip man less git scp sftp curl wget cpio mutt "
     "openssl nc ncat netcat cargo go rustup cmake ctest gcc cc clang g++ pip pip3 "
@@ -75,7 +74,7 @@ def guess_literal_commands(words: Sequence[ShellWord]) -> Iterator[InnerCommand]
 
 
 def guess_commands(words: Sequence[ShellWord]) -> Iterator[InnerCommand]:
-    """Every word that could be the start of a command."""
+    """Yield a guess for every word that could be the start of a command."""
     if len(words) > MAX_GUESSED_WORDS:
         raise UnreadableCommandError(
             f"it has more than {MAX_GUESSED_WORDS} words to a program that runs others"
@@ -95,7 +94,7 @@ def guess_commands(words: Sequence[ShellWord]) -> Iterator[InnerCommand]:
 def guess_option_texts(
     words: Sequence[ShellWord], all_words: bool = False
 ) -> Iterator[InnerCommand]:
-    """Texts with spaces that stand after an option or after an equals sign."""
+    """Yield guesses in texts with spaces that follow an option or an equals sign."""
     for at, word in enumerate(words):
         follows_option = at > 0 and words[at - 1].text.startswith("-")
         if word.is_literal and (all_words or follows_option or re.match(r"[-+:]|\w+=", word.text)):
@@ -103,9 +102,9 @@ def guess_option_texts(
 
 
 def guess_commands_in_text(text: str) -> Iterator[InnerCommand]:
-    """The text, what follows an equals sign in it, and what follows an exclamation mark."""
+    """Yield as guesses the text itself and each part after a sign such as = or !."""
     readings = {text} | {
-        text[found.end() :] for found in re.finditer(r"[=!|]|EXEC:|SYSTEM:", text[:200])
+        text[match.end() :] for match in re.finditer(r"[=!|]|EXEC:|SYSTEM:", text[:200])
     }
     for reading in readings:
         if re.match(r"\s*[\w./]+\s+\S", reading) or (

@@ -1,8 +1,8 @@
 """Permission rules for shell lines: the text inside `bash(...)`, and entries of old deny lists.
 
-`git status:*` means these words at the beginning of a simple command, `npm run test` exactly these
-words, `*` anything. To forbid or to ask, a rule is read broadly: its words anywhere, flags in any
-order and spelling. To allow, it is read strictly, and every command of the line must be covered.
+`git status:*` matches commands that start with these words, `npm run test` exactly these words, `*`
+anything. To deny or ask, a rule matches broadly: its words anywhere, flags in any order and
+spelling. To allow, it matches strictly, and every command of the line must be covered.
 """
 
 import re
@@ -22,15 +22,15 @@ from .flags import find_flags, has_same_flag, is_flag_word
 from .parser import parse_commands
 from .programs import INTERPRETERS, SHELLS
 
-# Wrappers that change nothing about what the inner command may do. Others need a rule.
+# Wrappers that do not change what the inner command can do. Other wrappers need a rule.
 TRANSPARENT_WRAPPERS = split_name_set("command env ionice nice nohup stdbuf time timeout")
 SAFE_VARIABLES = re.compile(
     r"LANG|LANGUAGE|LC_\w+|TZ|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR\w*|CI|PYTHONUNBUFFERED"
     r"|PYTHONDONTWRITEBYTECODE|RUST_BACKTRACE|RUST_LOG|NODE_ENV|DEBUG|VERBOSE"
 )
 SYSTEM_DIRECTORIES = split_name_set("/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin")
-# How other languages start programs. Their texts are searched for the name of a denied program only
-# where one of these is found; for interpreters not listed here, always.
+# How code of other languages starts programs. Code is searched for the name of a denied program
+# only if its pattern matches; code for interpreters not listed here is always searched.
 STARTER_PATTERNS = {
     "awk": re.compile(r"system|\||getline"),
     "sed": re.compile(r"(?:^|[;{}\n\d$/])\s*e\b|([^\w\s\\])\w*e\w*(?:$|[;}\s])"),
@@ -57,7 +57,7 @@ class ShellRule:
 
 
 def parse_shell_rule(text: str) -> ShellRule:
-    """Raises ValueError with a sentence for a text that cannot be meant."""
+    """Raises ValueError with a message for an invalid rule."""
     stripped = text.strip()
     if stripped == "*":
         return ShellRule("any")
@@ -87,14 +87,15 @@ def parse_shell_rule(text: str) -> ShellRule:
 
 
 def is_deny_entry(text: str) -> bool:
-    """Whether a `[hooks.bash] deny` list can hold it: a program, and words of its arguments."""
+    """Whether a text is a valid entry of `[hooks.bash] deny`: a program and words of its
+    arguments."""
     return bool(text.strip()) and not re.search(r"[;&|<>()`$'\"\\\n]", text)
 
 
 def find_denied_entry(line: str, deny: Sequence[str]) -> str | None:
-    """The first entry of a deny list that names something the line would run.
+    """Return the first entry of a deny list that matches something the line would run.
 
-    Raises UnreadableCommandError if that cannot be told.
+    Raises UnreadableCommandError if that is not clear.
     """
     if not deny:
         return None
@@ -112,8 +113,8 @@ def find_denied_entry(line: str, deny: Sequence[str]) -> str | None:
 
 
 def matches_any_command(rule: ShellRule, commands: Sequence[SimpleCommand]) -> bool:
-    """Whether some command is one that the rule forbids or asks about. Raises
-    UnreadableCommandError if that depends on what is only known at run time."""
+    """Whether a deny or ask rule matches any of the commands. Raises UnreadableCommandError if
+    that is only known at run time."""
     if rule.kind == "any":
         return bool(commands)
     program, wanted = get_base_name(rule.words[0]), rule.words[1:]
@@ -144,7 +145,7 @@ def find_missing_words(wanted: Sequence[str], command: SimpleCommand) -> list[st
 
 
 def may_match(wanted: Sequence[str], command: SimpleCommand) -> bool:
-    """Whether the words that are missing could be among those known at run time only."""
+    """Whether words that are only known at run time could supply all missing words."""
     positional = sum(not word.startswith("-") for word in wanted)
     return all(
         any(
@@ -156,22 +157,22 @@ def may_match(wanted: Sequence[str], command: SimpleCommand) -> bool:
 
 
 def may_supply_word(text: str, at: int, words: Sequence[ShellWord], positional: int) -> bool:
-    word, before = words[at], [one.text for one in words[:at]]
+    word, before = words[at], [earlier.text for earlier in words[:at]]
     if text.startswith("-"):
         if "--" in before or not word.may_be_option():
             return False
         is_cluster = is_flag_word(text) and re.fullmatch(r"-?[\w\0]*", word.text)
         return word.may_split or bool(is_cluster) or word.may_equal(text)
-    # A word after an option could be its value; any other is an argument in its place.
-    sure = sum(
-        not one.startswith("-") and not (number and before[number - 1].startswith("-"))
-        for number, one in enumerate(before)
+    # A word after an option could be its value; any other word is a positional argument.
+    certain = sum(
+        not earlier.startswith("-") and not (number and before[number - 1].startswith("-"))
+        for number, earlier in enumerate(before)
     )
-    return sure < positional and word.may_equal(text)
+    return certain < positional and word.may_equal(text)
 
 
 def mentions_program(program: str, wanted: Sequence[str], command: SimpleCommand) -> bool:
-    """Whether the text that an interpreter is given speaks of the program."""
+    """Whether the code given to an interpreter mentions the program."""
     name = re.sub(r"[\d.]+$", "", command.program)
     if not {command.program, name} & INTERPRETERS and command.program not in STARTER_PATTERNS:
         return False
@@ -182,7 +183,7 @@ def mentions_program(program: str, wanted: Sequence[str], command: SimpleCommand
     if starter is not None and not starter.search(text):
         return False
     names = [program, *(word for word in wanted if not word.startswith("-"))]
-    return all(re.search(rf"(?<![\w.-]){re.escape(one)}(?![\w-])", text) for one in names)
+    return all(re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", text) for word in names)
 
 
 def covers_all_commands(
@@ -213,7 +214,7 @@ def are_safe_variables(names: Sequence[str]) -> bool:
 
 
 def is_plain_command(command: SimpleCommand) -> bool:
-    """Nothing but literal words: no assignment that matters, no file written."""
+    """Whether a command has only literal words, safe assignments, and writes no file."""
     return (
         command.is_literal
         and are_safe_variables([name for name, _ in command.assignments])
@@ -222,7 +223,7 @@ def is_plain_command(command: SimpleCommand) -> bool:
 
 
 def is_covered_command(rules: Sequence[ShellRule], command: SimpleCommand) -> bool:
-    """By a rule, or because an exact rule names the whole command it is part of."""
+    """Whether a rule matches the command, or an exact rule matches a wrapper around it."""
     if any(matches_strictly(rule, command) for rule in rules):
         return True
     outer = command.parent

@@ -1,9 +1,8 @@
-"""Shell text on its way to the parser: bounded, and checked against what the parser made of it.
+"""ShellSource: limits the size of a shell text, and parses it with tree-sitter.
 
 tree-sitter takes seconds for some texts of a few kilobytes and cannot be interrupted, so the
-number of characters that mean something to a shell is limited. Long quoted texts and
-here-documents are covered with x first, and afterwards the tree must say that each of them was a
-quoted text in fact.
+number of characters with a special meaning is limited. Long quoted texts and here-documents are
+masked with x first. Afterwards the tree must confirm that each of them really was quoted text.
 """
 
 import re
@@ -15,7 +14,7 @@ from .commands import UnreadableCommandError
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-MAX_BYTES = 64 * 1024  # bytes
+MAX_BYTES = 64 * 1024
 MAX_SPECIAL_CHARACTERS = 320
 MAX_WORDS = 1000
 MAX_KEYWORDS = 200
@@ -47,7 +46,7 @@ TOKEN = re.compile(
 
 
 class ParseBudget:
-    """What is left to be parsed for one line, all its nested texts included."""
+    """How much text may still be parsed for one line, including all its nested texts."""
 
     def __init__(self) -> None:
         self.bytes = 4 * MAX_BYTES
@@ -66,7 +65,7 @@ class ParseBudget:
 
 
 class ShellSource:
-    """A text and its tree. `covered` are the ranges that the parser did not see as they are."""
+    """A text and its tree. `masked_ranges` are the ranges that were replaced by x."""
 
     def __init__(self, text: str, budget: ParseBudget) -> None:
         if len(text) > MAX_BYTES:
@@ -89,7 +88,7 @@ class ShellSource:
             raise UnreadableCommandError("it is not a complete command, or written in a rare way")
 
     def confirm_masked(self, start: int, end: int) -> None:
-        """The tree has a quoted text there, or the body of a here-document."""
+        """Mark a masked range as confirmed: the tree has quoted text or a here-document there."""
         self.masked_ranges.discard((start, end))
 
     def check_masked(self) -> None:
@@ -97,7 +96,7 @@ class ShellSource:
             raise UnreadableCommandError("its quotes cannot be told apart")
 
     def _mask_quoted_text(self) -> bytes:
-        """The text with x for everything inside long quotes and here-documents."""
+        """Return the text with the inside of long quotes and here-documents replaced by x."""
         visible = bytearray(self.text)
         at = documents = 0
         for _ in range(MAX_QUOTES):
@@ -105,19 +104,19 @@ class ShellSource:
             if next_quote is None:
                 break
             at = next_quote.end()
-            found = TOKEN.match(self.text, next_quote.start())
-            if found is None:
+            token = TOKEN.match(self.text, next_quote.start())
+            if token is None:
                 continue
-            at = found.end()
+            at = token.end()
             start = end = 0
-            if found["single"] or found["double"]:
-                start, end = found.start() + 1, found.end() - 1
-                outer = (found.start(), found.end())
-            elif found["heredoc"]:
+            if token["single"] or token["double"]:
+                start, end = token.start() + 1, token.end() - 1
+                outer = (token.start(), token.end())
+            elif token["heredoc"]:
                 documents += 1
                 if documents > MAX_HERE_DOCUMENTS:
                     break
-                start, end = self._find_here_document(found)
+                start, end = self._find_here_document(token)
                 outer = (start, end)
                 at = max(at, end)
             if end > start:
@@ -125,30 +124,31 @@ class ShellSource:
                 self.masked_ranges.add(outer)
         return bytes(visible)
 
-    def _find_here_document(self, found: re.Match[bytes]) -> tuple[int, int]:
-        """The range of the body, up to the newline before its last line; empty if there is none."""
-        delimiter = found["delimiter"].strip(b"'\"\\")
-        start = found.end()
-        if b"<<" in self.text[found.end("delimiter") : start]:
+    def _find_here_document(self, token: re.Match[bytes]) -> tuple[int, int]:
+        """Return the range of the body, up to the newline before its last line; empty if there is
+        none."""
+        delimiter = token["delimiter"].strip(b"'\"\\")
+        start = token.end()
+        if b"<<" in self.text[token.end("delimiter") : start]:
             return 0, 0
         last = re.compile(rb"^\t*" + re.escape(delimiter) + rb"$", re.MULTILINE)
         end = last.search(self.text, start)
         if end is None or end.start() == start:
             return 0, 0
         body = self.text[start : end.start() - 1]
-        if delimiter == found["delimiter"] and re.search(rb"[$`\\]", body):
+        if delimiter == token["delimiter"] and re.search(rb"[$`\\]", body):
             return 0, 0
         return start, end.start() - 1
 
 
 def count_special_characters(text: bytes) -> int:
-    """How many characters there are that can mean something to a shell."""
+    """Count the characters that can have a special meaning in a shell."""
     return len(text.translate(None, PLAIN_BYTES))
 
 
 @cache
 def load_parser() -> "Parser":
-    # Late: most daemons never read a shell line, and it costs ten milliseconds.
+    # Late: most daemons never parse a shell line, and the import takes ten milliseconds.
     import tree_sitter_bash
     from tree_sitter import Language, Parser
 

@@ -1,4 +1,4 @@
-"""What "Always allow" would remember for a shell line."""
+"""Suggests the rules that "Always" would store for a shell line."""
 
 import shlex
 
@@ -6,7 +6,7 @@ from .commands import SimpleCommand, UnreadableCommandError, split_name_set
 from .parser import parse_commands
 from .rules import covers_all_commands, is_transparent_wrapper, parse_shell_rule
 
-# Programs with subcommands, and the subcommands that have a further word to name what is run.
+# Programs with subcommands → subcommands after which a further word says what is run.
 SUBCOMMANDS: dict[str, frozenset[str]] = {
     program: frozenset(deeper.split())
     for program, deeper in {
@@ -55,12 +55,12 @@ SUBCOMMANDS: dict[str, frozenset[str]] = {
         "yarn": "run",
     }.items()
 }
-# Subcommands that run programs, change settings that do, or reach further than their name says.
+# Subcommands that run programs, change settings that run programs, or have effects elsewhere.
 EXACT_SUBCOMMANDS = split_name_set(
     "bisect config debug difftool dlx eval exec filter-branch mergetool run rebase "
     "runner shell ssh submodule tool x push publish login"
 )
-# Programs that only read, or build and test what is there; any argument is fine for them.
+# Programs that only read, or build and test; they are safe with any arguments.
 PREFIX_PROGRAMS = split_name_set(
     "basename black cat cksum cmp column comm cut cd df diff dirname du echo eslint "
     "expr false flake8 fmt grep head id isort jq ls md5sum mkdir mypy nl od paste "
@@ -71,9 +71,9 @@ PREFIX_PROGRAMS = split_name_set(
 
 
 def suggest_shell_rules(line: str) -> tuple[str, ...] | None:
-    """Rules that together allow the line, or None where that cannot be said safely.
+    """Return rules that together allow the line, or None if no safe rules exist.
 
-    Programs with subcommands are remembered with the subcommand, a few harmless ones with any
+    A program with subcommands is allowed with this subcommand, a few harmless programs with any
     arguments, and everything else (interpreters, shells, rm, curl) with exactly these words.
     """
     try:
@@ -121,10 +121,10 @@ def suggest_command_rule(command: SimpleCommand) -> str:
     return f"{shlex.join([command.program, *words[:wanted]])}:*"
 
 
-def has_ancestor(command: SimpleCommand, found: set[int]) -> bool:
+def has_ancestor(command: SimpleCommand, ids: set[int]) -> bool:
     outer = command.parent
     while outer is not None:
-        if id(outer) in found:
+        if id(outer) in ids:
             return True
         outer = outer.parent
     return False

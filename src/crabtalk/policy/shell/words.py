@@ -1,8 +1,8 @@
-"""Reading one word of a shell line: quotes removed, run-time parts marked as unknown.
+"""Reads one word of a shell line: removes quotes and marks run-time parts as unknown.
 
-The parser says where a word begins and ends and where its expansions are. This module reads the
-text in between by itself and refuses the word when the two do not agree, so a mistake of the
-parser cannot hide a command.
+tree-sitter says where a word starts and ends and where its expansions are. This module reads the
+text in between by itself and refuses the word if the two disagree, so a mistake of tree-sitter
+cannot hide a command.
 """
 
 import re
@@ -14,7 +14,7 @@ from .commands import UNKNOWN, ShellWord, UnreadableCommandError
 DISAGREEMENT = "the parser and the shell could read it differently"
 METACHARACTERS = b" \t\n;&|<>()"
 
-# In $'...': what a letter stands for, and the ways to write a number.
+# Escapes in $'...': letters, and the ways to write a character code.
 ANSI_LETTERS = dict(zip(b"abeEfnrtv\\'\"?", b"\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
 ANSI_ESCAPE = re.compile(
     rb"""\\(?:
@@ -38,13 +38,13 @@ TILDE = re.compile(r"~[^/]*")
 def read_word(
     source: bytes, start: int, end: int, expansions: Mapping[int, tuple[int, str]]
 ) -> ShellWord:
-    """The value of source[start:end]. `expansions` maps where an expansion starts to where it ends
-    and the parser's name for it."""
+    """Return the value of source[start:end]. `expansions` maps the start of each expansion to its
+    end and node type."""
     return ShellWordReader(source, start, end, expansions).read()
 
 
 class ShellWordReader:
-    """Reads from left to right. `_shape` is the unquoted text, with an x for all that is quoted."""
+    """Reads from left to right. `_shape` is the text with an x for each quoted character."""
 
     def __init__(
         self, source: bytes, start: int, end: int, expansions: Mapping[int, tuple[int, str]]
@@ -66,21 +66,21 @@ class ShellWordReader:
         shape = b"".join(self._shape).decode("utf-8", "surrogateescape")
         if BRACE_EXPANSION.search(shape):
             return ShellWord(UNKNOWN, may_split=True)
-        if found := TILDE.match(shape):
-            text = UNKNOWN + text[found.end() :]
+        if match := TILDE.match(shape):
+            text = UNKNOWN + text[match.end() :]
         return ShellWord(text, self._may_split)
 
     def _add(self, piece: bytes, is_quoted: bool = True) -> None:
         self._pieces.append(piece)
-        # One sign per character, so that positions in text and shape agree.
+        # One x per character, so that positions in text and shape agree.
         self._shape.append(b"x" * len(piece.decode("utf-8", "replace")) if is_quoted else piece)
 
     def _match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
-        found = pattern.match(self._source, self._at, self._end)
-        if found is None:
+        match = pattern.match(self._source, self._at, self._end)
+        if match is None:
             raise UnreadableCommandError("a quote is not closed")
-        self._at = found.end()
-        return found
+        self._at = match.end()
+        return match
 
     def _read_piece(self) -> None:
         if self._read_expansion(is_quoted=False):
@@ -106,7 +106,7 @@ class ShellWordReader:
         elif sign in b"*?" or (sign == b"[" and b"]" in self._source[self._at : self._end]):
             self._at += 1
             self._add(UNKNOWN.encode())
-            # The rest of a bracket is not read, so nothing is known about the word.
+            # The rest of a bracket pattern is not parsed, so nothing is known about the word.
             self._may_split = self._may_split or sign == b"["
         elif sign in METACHARACTERS:
             raise UnreadableCommandError(DISAGREEMENT)
@@ -144,14 +144,14 @@ class ShellWordReader:
                 self._add(self._match(PLAIN_IN_QUOTES)[0])
 
     def _read_expansion(self, is_quoted: bool) -> bool:
-        found = self._expansions.get(self._at)
-        if found is None:
+        expansion = self._expansions.get(self._at)
+        if expansion is None:
             return False
-        end, kind = found
+        end, kind = expansion
         text = self._source[self._at : end]
         many = b"@" in text
         if text in (b"$HOME", b"${HOME}", b"$PWD", b"${PWD}"):
-            is_quoted = True  # a directory, not several words; see parse_commands
+            is_quoted = True  # one directory, so it does not split; see parse_commands
         self._may_split = self._may_split or (
             kind not in ("process_substitution", "arithmetic_expansion") and (many or not is_quoted)
         )
@@ -160,18 +160,18 @@ class ShellWordReader:
         return True
 
     def _check_dollar(self, sign: bytes, following: bytes) -> None:
-        """A dollar sign that starts an expansion must be one for the parser too."""
+        """Raise if bash would see an expansion here that tree-sitter did not find."""
         if sign == b"`" or (sign == b"$" and re.match(rb"[\w({?!#*@$-]|\[", following)):
             raise UnreadableCommandError(DISAGREEMENT)
 
 
 def decode_ansi_quoted(text: bytes) -> bytes:
-    """The text inside $'...', where a backslash spells characters or bytes."""
+    """Decode the text inside $'...' with its backslash escapes."""
     try:
         data = ANSI_ESCAPE.sub(replace_escape, text)
     except ValueError:
         raise UnreadableCommandError("it spells a character that does not exist") from None
-    # Bash ends such a text at the first NUL.
+    # Bash cuts such a text at the first NUL.
     return data.partition(b"\0")[0]
 
 

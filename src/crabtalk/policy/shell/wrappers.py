@@ -1,8 +1,7 @@
-"""The commands that a simple command runs by itself: `sh -c`, eval, sudo, xargs, find -exec and so
-on.
+"""Finds the commands that a command runs itself: `sh -c`, eval, sudo, xargs, find -exec and others.
 
-Where a program's way to run another is known exactly, the inner command is found exactly. For
-programs with too many ways (docker, tmux, npx), every word that could start a command is a guess.
+If it is known how a program runs others, the inner command is found exactly. For programs with too
+many ways (docker, tmux, npx), every word that could start a command is a guess.
 """
 
 import re
@@ -37,7 +36,8 @@ from .programs import (
 
 
 def find_inner_commands(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """What a command runs. Raises UnreadableCommandError where that is not in the line."""
+    """Yield the commands that a command runs. Raises UnreadableCommandError if those are not in the
+    line."""
     program = command.program
     name = re.sub(r"[\d.]+$", "", program) if program not in INTERPRETERS else program
     if program in SHELLS or name in SHELLS:
@@ -74,7 +74,7 @@ def build_text_command(word: ShellWord) -> InnerCommand:
 
 
 def read_stdin(command: SimpleCommand) -> InnerCommand:
-    """A shell that reads commands from its input."""
+    """Read the commands that a shell gets on stdin."""
     text = command.stdin_text()
     if text is None:
         raise UnreadableCommandError(f"{command.program} reads commands that are not in the line")
@@ -82,7 +82,7 @@ def read_stdin(command: SimpleCommand) -> InnerCommand:
 
 
 def read_shell(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """bash -c TEXT, or what is fed to it. Scripts in files are not read."""
+    """Read the text of bash -c TEXT, or of stdin. Scripts in files are not read."""
     is_script = takes_value = reads_stdin = False
     for word in command.words:
         if takes_value:
@@ -186,19 +186,19 @@ def read_wrapped_command(
 
 
 def read_xargs(options: ParsedOptions, rest: tuple[ShellWord, ...]) -> InnerCommand:
-    """Words from the input are added at the end, or replace a mark in the others."""
+    """xargs appends words from its input, or puts them in place of a placeholder."""
     if not rest:
         return InnerCommand(words=(ShellWord("echo"), ANY_WORDS))
-    mark = options.get("I", "replace", "i")
-    if mark is None and not options.names & {"i", "replace"}:
+    placeholder = options.get("I", "replace", "i")
+    if placeholder is None and not options.names & {"i", "replace"}:
         return InnerCommand(words=(*rest, ANY_WORDS))
-    text = mark.text if mark is not None else "{}"
+    text = placeholder.text if placeholder is not None else "{}"
     words = tuple(ShellWord(word.text.replace(text, UNKNOWN), word.may_split) for word in rest)
     return InnerCommand(words=words)
 
 
 def read_su(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """su and runuser: a text with -c, or with runuser -u a command."""
+    """Read the text after -c of su and runuser, or the command of runuser -u."""
     try:
         options = parse_options(WRAPPER_OPTIONS[command.program], command.words, permute=True)
     except UnknownOptionError:
@@ -213,14 +213,14 @@ def read_su(command: SimpleCommand) -> Iterator[InnerCommand]:
     if text is not None:
         yield build_text_command(text)
     elif command.program == "runuser" and options.get("u", "user") is not None:
-        straight = parse_options(WRAPPER_OPTIONS["runuser"], command.words)
-        yield InnerCommand(words=straight.rest)
+        unpermuted = parse_options(WRAPPER_OPTIONS["runuser"], command.words)
+        yield InnerCommand(words=unpermuted.rest)
     else:
         yield read_stdin(command)
 
 
 def read_ssh(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """The remote command counts as a command. Its words are joined and read by a shell there."""
+    """Read the remote command: ssh joins its words, and a shell on the remote host parses them."""
     try:
         first = parse_options(SSH_OPTIONS, command.words)
         second = parse_options(SSH_OPTIONS, first.rest[1:])
@@ -228,9 +228,9 @@ def read_ssh(command: SimpleCommand) -> Iterator[InnerCommand]:
         yield from guess_literal_commands(command.words)
         return
     for name, value in (*first.values, *second.values):
-        found = re.match(r"(?i)\s*(\w*command)\s*[= ]\s*(.*)", value.text, re.DOTALL)
-        if name == "o" and found and found[2].lower() != "none":
-            yield build_text_command(ShellWord(found[2], value.may_split))
+        match = re.match(r"(?i)\s*(\w*command)\s*[= ]\s*(.*)", value.text, re.DOTALL)
+        if name == "o" and match and match[2].lower() != "none":
+            yield build_text_command(ShellWord(match[2], value.may_split))
     if (first.names | second.names) & set("GOQVWN") or not first.rest:
         return
     if second.rest:
@@ -281,7 +281,7 @@ def read_find(command: SimpleCommand) -> Iterator[InnerCommand]:
         yield InnerCommand(words=tuple(inner))
 
 
-# What find puts in place of {}: a path that begins with where it started, so never an option.
+# What find puts in place of {}: a path with the starting directory, so never an option.
 FOUND_PATH = ShellWord(f"./{UNKNOWN}")
 
 
@@ -305,7 +305,7 @@ def read_parallel(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 def read_ripgrep(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """--pre names a program that is run for every file, --hostname-bin one that is run once."""
+    """rg runs the program of --pre for every file, and that of --hostname-bin once."""
     for at, word in enumerate(command.words):
         name, equals, value = word.text.partition("=")
         if word.may_split or (not word.is_literal and word.text.startswith(("-", UNKNOWN))):
@@ -319,7 +319,7 @@ def read_ripgrep(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """Settings given with -c can hold commands, and so can the arguments of some subcommands."""
+    """Settings given with -c can contain commands, and so can arguments of some subcommands."""
     words = command.words
     for at, word in enumerate(words):
         setting = words[at + 1] if word.text == "-c" and at + 1 < len(words) else word
@@ -334,7 +334,7 @@ def read_git(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 def check_builtin(command: SimpleCommand) -> None:
-    """Builtins that make later words run something else, or run code by themselves."""
+    """Refuse builtins that change what later words run, or that run code themselves."""
     letters = {
         "alias": "",
         "bind": "x",
@@ -351,14 +351,14 @@ def check_builtin(command: SimpleCommand) -> None:
 
 
 def check_makefile(command: SimpleCommand) -> None:
-    """A makefile that is the input of make runs whatever it says."""
+    """Refuse a makefile from stdin, which can run anything."""
     for word in command.words:
         if re.fullmatch(r"(-f|--\w+=)?(-|/dev/stdin|/dev/fd/.*|/proc/self/fd/.*)", word.text):
             raise UnreadableCommandError(f"{command.program} reads a makefile from its input")
 
 
 def check_declaration(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """A reference to another variable hides which one is set."""
+    """Refuse references to other variables, which hide which variable is set."""
     for word in command.words:
         if re.match(r"-\w*n", word.text) and command.program != "export":
             raise UnreadableCommandError(f"{command.program} -n makes a name for another variable")
@@ -366,7 +366,7 @@ def check_declaration(command: SimpleCommand) -> Iterator[InnerCommand]:
 
 
 def check_interpreter(command: SimpleCommand) -> None:
-    """Code that is an argument or a here-document is in the line; other input is not."""
+    """Refuse code from stdin, unless it is a here-document in the line."""
     for word in command.words:
         if word.text in ("-", "/dev/stdin"):
             break
@@ -380,7 +380,7 @@ def check_interpreter(command: SimpleCommand) -> None:
 
 
 def read_schedule(command: SimpleCommand) -> Iterator[InnerCommand]:
-    """at and batch run their input later; crontab keeps a table of its own form."""
+    """at and batch run their input later. crontab is refused: its table has its own format."""
     if any(word.text in ("-l", "-d", "-r", "-c", "-V") for word in command.words):
         return
     if command.program == "crontab":

@@ -1,5 +1,6 @@
-"""How a program ends: in 0, in 1 with a sentence, in 2 for words it does not know, in 130 for
-Ctrl+C. A reader who has seen enough is no failure; a disk that is full is one, and is told.
+"""Exit codes of a program: 0, 1 with a sentence, 2 for unknown words, 130 for Ctrl+C.
+
+A closed pipe is no failure, because the reader has seen enough; a full disk is one, and reported.
 """
 
 import os
@@ -13,18 +14,17 @@ from .output import print_to_stderr, to_one_line
 
 
 class CommandGroup(click.Group):
-    """Named as the program is, which begins its complaints."""
+    """A group of commands. Its name is the program's, and stands in front of error messages."""
 
     def explain_error(self, error: Exception) -> str | None:
-        """One sentence that ends in what to do next; None for what is a fault of the program, and
-        deserves a traceback."""
+        """One sentence that ends in what to do next; None for a bug, which needs a traceback."""
         return str(error) if isinstance(error, OSError) else None
 
     def main(self, *args: Any, **extra: Any) -> Any:
         ensure_streams()
         try:
             return super().main(*args, **extra)
-        except OSError as error:  # of the help, which is printed before anything is invoked
+        except OSError as error:  # from printing the help, which happens before invoke()
             discard_output()
             print_to_stderr(f"{self.name}: {describe_output_error(error)}")
             sys.exit(1)
@@ -32,7 +32,7 @@ class CommandGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read our output has seen enough
+        except BrokenPipeError:  # the reader of our output has seen enough
             discard_output()
             sys.exit(0)
         except (KeyboardInterrupt, click.Abort):
@@ -48,14 +48,14 @@ class CommandGroup(click.Group):
 
 
 def ensure_streams() -> None:
-    """A stream that was closed before we began is one that nobody reads."""
+    """Replace streams that were closed when the program started with /dev/null."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def flush_output() -> str | None:
-    """Why what was printed did not arrive, if it did not; then nothing more is printed."""
+    """Flush standard output. Returns why it failed, if it did; then nothing more is printed."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -69,5 +69,5 @@ def describe_output_error(error: OSError) -> str:
 
 
 def discard_output() -> None:
-    """What is still buffered goes nowhere, instead of failing when the interpreter flushes."""
+    """Send buffered output to /dev/null: the flush at exit would fail otherwise."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

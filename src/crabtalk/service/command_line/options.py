@@ -1,4 +1,4 @@
-"""Options that programs have in common."""
+"""Options that several programs have."""
 
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ class HomeDirectory(click.ParamType[Path]):
 
 
 def resolve_default_home() -> Path:
-    from crabtalk.transport import default_home as found
+    from crabtalk.transport import default_home
 
-    return found()
+    return default_home()
 
 
 home_option = click.option(

@@ -1,6 +1,6 @@
-"""The screen: how answers are printed, for people and for programs. Knows nothing of answers.
+"""Terminal output, for people and for programs: tables, JSON lines, styles. Knows no commands.
 
-What agents and strangers wrote cannot steer the terminal: control characters become visible.
+Text of agents and strangers cannot control the terminal: control characters become visible.
 """
 
 import os
@@ -12,7 +12,7 @@ from unicodedata import east_asian_width
 
 import click
 
-# Of the marks that turn text around, those that reach beyond their own word.
+# Of the characters that change the text direction, those that reach beyond their own word.
 BIDI_CONTROLS = r"\u2028-\u202e\u2066-\u2069"
 CONTROL_PATTERN = re.compile(rf"[\x00-\x1f\x7f-\x9f{BIDI_CONTROLS}]")
 CONTROL_PATTERN_EXCEPT_LAYOUT = re.compile(
@@ -25,25 +25,25 @@ def print_output(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, or one of a stream of them: a line."""
+    """Print one JSON document, or one line of a JSON stream."""
     click.echo(format_json_line(value))
 
 
 def format_json_line(value: Any) -> str:
-    """Without a character that a terminal would obey."""
-    import json  # late, as shutil below: a daemon that starts says nothing of the kind
+    """JSON in which control characters are escaped."""
+    import json  # late, as shutil below: a daemon that starts does not need it
 
     text = json.dumps(value, ensure_ascii=False)
-    return CONTROL_PATTERN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return CONTROL_PATTERN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_to_stderr(sentence: str) -> None:
-    """What is no answer."""
+    """Print a message that is not the command's output, such as a hint or an error."""
     click.echo(escape_controls(sentence, layout=True), err=True)
 
 
 def has_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Whether there is a person to ask."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -63,28 +63,28 @@ def format_count(number: int, noun: str) -> str:
 
 
 def to_one_line(text: str, most: int | None = None) -> str:
-    """Without line breaks and control characters; what is beyond `most` characters is cut."""
+    """Remove line breaks and control characters, and cut the text to `most` characters."""
     text = escape_controls(" ".join(text.split()))
     return text if most is None or len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def escape_controls(text: str, *, layout: bool = False) -> str:
-    """With `layout`, tabs and line breaks are left to do what they do."""
+    """Make control characters visible. With `layout`, tabs and line breaks are left alone."""
     pattern = CONTROL_PATTERN_EXCEPT_LAYOUT if layout else CONTROL_PATTERN
-    shown = pattern.sub(lambda found: ascii(found[0])[1:-1], text)
-    # Half a character, as names of files may have, no stream would take.
-    return shown.encode(errors="backslashreplace").decode()
+    escaped = pattern.sub(lambda match: ascii(match[0])[1:-1], text)
+    # Lone surrogates, which file names can have, cannot be encoded in UTF-8.
+    return escaped.encode(errors="backslashreplace").decode()
 
 
 def get_line_width() -> int:
-    """Characters that fit on a line; what is no terminal gets lines for reading."""
+    """Characters that fit on a line; 100 if the output is not a terminal."""
     import shutil
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """In columns, as wide as they must be; the last one is not padded."""
+    """Align the columns with spaces; the last column is not padded."""
     widths = [max(map(measure_width, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -96,5 +96,5 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def measure_width(text: str) -> int:
-    """How many places it takes; East Asian characters take two."""
+    """Terminal columns of a text; East Asian characters take two."""
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)

@@ -1,4 +1,4 @@
-"""PostgreSQL as storage, for daemons on any number of machines. Needs `crabtalk[postgres]`."""
+"""Storage in PostgreSQL, for daemons on any number of machines. Needs `crabtalk[postgres]`."""
 
 from .mailbox import Mailbox, PeerRefusedError
 from .membership import MemberInfo

@@ -1,4 +1,4 @@
-"""Agents in PostgreSQL: each as the text of its file, so that it can be copied out and back."""
+"""AgentTable: agents in PostgreSQL, each as the text of its file, so that it can be exported."""
 
 import tomllib
 from typing import Any
@@ -15,7 +15,7 @@ RETURNING pg_notify($1, 'revision agents ' || number)
 
 
 class AgentTable:
-    """Every change is told to all daemons."""
+    """Each change notifies all daemons."""
 
     def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database = database
@@ -37,7 +37,7 @@ class AgentTable:
         return parse_agent_row(name, row["body"]) if row is not None else None
 
     async def save(self, agent: Agent) -> None:
-        """What its text says beside that stays. Raises AgentError, and has changed nothing."""
+        """Keeps comments and unknown keys of the text. Raises AgentError without a change."""
         check_agent_name(agent.name)
         async with self._database.transaction() as connection:
             body = await connection.fetchval(
@@ -47,7 +47,7 @@ class AgentTable:
             await self._put(connection, agent.name, text)
 
     async def put(self, name: str, body: str) -> None:
-        """The text as it is, whatever was there before."""
+        """Store the text unchanged, replacing any text before it."""
         check_agent_name(name)
         async with self._database.transaction() as connection:
             await self._put(connection, name, body)

@@ -1,4 +1,4 @@
-"""A pair as PostgreSQL has it: a key of its own, and text without what no column can hold."""
+"""Encodes pairs as keys, and text without the characters that no text column can hold."""
 
 import hashlib
 
@@ -6,13 +6,13 @@ from crabtalk.storage.records import Pair
 
 
 def make_pair_key(pair: Pair) -> str:
-    """Of the exact pair: two that differ have two, be they as long as they like."""
+    """A key of fixed length; different pairs have different keys."""
     exact = f"{len(pair.agent)}:{pair.agent}{pair.sender}".encode(errors="surrogatepass")
     return hashlib.blake2b(exact, digest_size=16).hexdigest()
 
 
 def encode_column(text: str) -> str:
-    """NUL, and halves of surrogate pairs, are in no column."""
+    """Escape NUL and replace lone surrogates, which no text column can hold."""
     if not text.isprintable() or "\\" in text:
         text = text.replace("\\", "\\\\").replace("\0", "\\0")
         text = text.encode(errors="replace").decode()

@@ -1,7 +1,7 @@
-"""Database: connections to PostgreSQL, their bounds, and what it refuses in our words.
+"""PostgresDatabase: connections to PostgreSQL, their limits, and conversion of its errors.
 
-Nothing is connected before it is needed, and everything is again after the database was away: a
-statement that finds it gone fails at once, with a sentence, and those that come meanwhile too.
+It connects when a connection is first needed, and again after the database was unreachable. While
+it is unreachable, statements fail at once with a sentence.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import asyncpg
-from asyncpg.exceptions._base import DataError as ClientDataError  # hidden by the server's
+from asyncpg.exceptions._base import (
+    DataError as ClientDataError,  # the public name is the server's error
+)
 
 from crabtalk.storage.errors import StorageError, StorageUnavailableError
 
@@ -21,32 +23,32 @@ log = logging.getLogger(__name__)
 
 POOL_SIZE = 8
 STATEMENT_SECONDS = 10.0
-MAX_BIGINT = 2**63 - 1  # of the numbers a column can hold
+MAX_BIGINT = 2**63 - 1  # the largest number in a bigint column
 CONNECT_SECONDS = 5.0
-# How long a statement that was given up may take to end: its connection is closed then.
+# Seconds for a cancelled statement to end, before its connection is closed.
 RELEASE_SECONDS = 1.0
-# How long nobody tries after a connection failed: twice as long each time.
+# Seconds without connection attempts after a failure; the pause doubles each time.
 FIRST_PAUSE, LAST_PAUSE = 0.05, 2.0
-# A connection nobody used is given back after that.
+# Seconds until an unused connection is closed.
 IDLE_SECONDS = 300.0
 
 Rows: TypeAlias = list[asyncpg.Record]
 
-# What goes by: the server is going away, coming up, not the one that writes, or too busy.
+# Temporary errors: the server is stopping, starting, read-only, or too busy.
 TRANSIENT_ERRORS = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # of a connection that broke in the midst of something
+    asyncpg.InternalClientError,  # of a connection that broke during a statement
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.TransactionRollbackError,
     asyncpg.LockNotAvailableError,
 )
-# Of these, what says that no statement was begun or that its connection is gone: a statement that
-# only reads can be tried once more.
+# The temporary errors after which a statement that only reads can be tried again: it did not begin,
+# or its connection broke.
 CONNECTION_ERRORS = (
     ConnectionError,
     asyncpg.PostgresConnectionError,
@@ -58,14 +60,14 @@ CONNECTION_ERRORS = (
 
 
 class PostgresConnection(asyncpg.Connection):
-    """What we leave behind on a connection needs no cleaning up: a round trip saved each time."""
+    """Skips the reset query, because we leave no state on a connection. Saves a round trip."""
 
     def get_reset_query(self) -> str:
         return ""
 
 
 class PostgresDatabase:
-    """One per daemon. Everything raises StorageError; StorageUnavailableError for what goes by."""
+    """One per daemon. All methods raise StorageError; StorageUnavailableError if temporary."""
 
     def __init__(
         self, url: str, *, pool: int = POOL_SIZE, statement_seconds: float = STATEMENT_SECONDS
@@ -80,15 +82,15 @@ class PostgresDatabase:
         self._closed = False
         self._failures = 0
         self._backoff_until = 0.0
-        self._last_failure = ""  # the last one, for those who are told without a try
+        self._last_failure = ""  # message for statements that fail without an attempt
 
     @property
     def name(self) -> str:
-        """Where it is, without what is secret."""
+        """The url without secrets."""
         return strip_credentials(self._url)
 
     async def fetch(self, statement: str, *values: Any) -> Rows:
-        """Tried once more if the connection turns out to be gone: for what changes nothing."""
+        """Run a statement that only reads. Tried again if the connection was lost."""
         try:
             return await self._fetch(statement, values)
         except ConnectionGoneError:
@@ -99,7 +101,7 @@ class PostgresDatabase:
         return rows[0] if rows else None
 
     async def change(self, statement: str, *values: Any) -> Rows:
-        """Never tried twice: when it fails, nobody knows whether it was carried out."""
+        """Run a statement without retries: a failed one may have been carried out."""
         return await self._fetch(statement, values)
 
     async def _fetch(self, statement: str, values: Sequence[Any]) -> Rows:
@@ -107,8 +109,8 @@ class PostgresDatabase:
             return list(await connection.fetch(statement, *values))
 
     async def change_on_reserved(self, statement: str, *values: Any) -> Rows:
-        """The same on a connection that is kept for this: it waits for nobody's work, only for
-        another one of its kind."""
+        """The same on a connection reserved for this: it waits only for other calls of this
+        method."""
         async with self._reserved_lock:
             if self._closed:
                 raise StorageError("storage is closed")
@@ -136,7 +138,7 @@ class PostgresDatabase:
             try:
                 yield connection
             except asyncpg.ReadOnlySQLTransactionError:
-                # It is a standby's, or was one's when it was made: the next one may be another's.
+                # The connection is to a standby; a new one may be to the primary server.
                 await pool.expire_connections()
                 raise
             finally:
@@ -159,14 +161,14 @@ class PostgresDatabase:
         return connection
 
     async def _release(self, pool: Any, connection: PostgresConnection) -> None:
-        """Whoever was cancelled, or gave up, does not wait for a server that says nothing."""
+        """Release a connection, but do not wait for a server that does not answer."""
         try:
             await pool.release(connection, timeout=RELEASE_SECONDS)
         except (*TRANSIENT_ERRORS, asyncpg.PostgresError) as error:
             log.info("a connection is given up: %s", describe_error(error))
 
     async def connect(self) -> PostgresConnection:
-        """A connection of one's own, outside the pool: for listening."""
+        """A connection outside the pool, for example for listening."""
         with translate_database_errors(self):
             return await asyncpg.connect(
                 self._url, connection_class=PostgresConnection, **self._settings()
@@ -194,20 +196,20 @@ class PostgresDatabase:
     def _settings(self) -> dict[str, Any]:
         return {
             "timeout": CONNECT_SECONDS,
-            # The server gives up first, and says so; this is for one that says nothing any more.
+            # Longer than the server's own timeout, for a server that no longer answers.
             "command_timeout": self._seconds + 1,
             "server_settings": {
                 "application_name": "crabtalk",
                 "statement_timeout": str(int(self._seconds * 1000)),
                 "idle_in_transaction_session_timeout": str(int(self._seconds * 1000)),
                 "jit": "off",
-                # Plans are made while tables are small, and kept when they are not.
+                # Plans are made while tables are small, and still used when they are large.
                 "enable_seqscan": "off",
             },
         }
 
     def _check_backoff(self) -> None:
-        """While it is away, most of those who come are told so without waiting."""
+        """Fail at once for a while after a failed connection attempt."""
         if time.monotonic() < self._backoff_until:
             raise ConnectionError(self._last_failure)
 
@@ -231,12 +233,12 @@ class PostgresDatabase:
 
 
 class ConnectionGoneError(StorageUnavailableError):
-    """The connection was gone."""
+    """The connection was lost before or during the statement."""
 
 
 @contextmanager
 def translate_database_errors(database: PostgresDatabase) -> Iterator[None]:
-    """What PostgreSQL refuses, in a sentence."""
+    """Raise asyncpg errors as StorageErrors with a sentence."""
     try:
         yield
     except (asyncpg.DataError, ClientDataError) as error:
@@ -265,5 +267,5 @@ def describe_error(error: BaseException) -> str:
 
 
 def strip_credentials(url: str) -> str:
-    """Without user, password, and parameters."""
+    """The url without user, password and parameters."""
     return re.sub(r"^(\w+://)[^@/]*@", r"\1", url.partition("?")[0])

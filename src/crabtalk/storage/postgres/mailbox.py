@@ -1,7 +1,7 @@
-"""Mail: what daemons that share a database tell each other.
+"""Mailbox: messages and requests between daemons that share a database.
 
-A notice says that there is something; what it is stands in a table, from which its recipient takes
-it. Notices may be lost with the connection that listens, so everybody also looks now and then.
+Messages are rows of a table; a notification tells the recipient to fetch them. Notifications can be
+lost with the listening connection, so each daemon also polls the table.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from .database import TRANSIENT_ERRORS, PostgresConnection, PostgresDatabase
 
 log = logging.getLogger(__name__)
 
-# Seconds between looks, and until an answer is not waited for any more.
+# Seconds between polls, and to wait for an answer.
 POLL_SECONDS = 1.0
 REPLY_TIMEOUT_SECONDS = 5.0
-# Pauses before the next attempt to listen.
+# Seconds before the next attempt to listen.
 FIRST_PAUSE, LAST_PAUSE = 0.1, 5.0
 ASK, ANSWER, REFUSAL = "ask ", "answer ", "refusal "
 
-# To one that is there: nobody would ever take it out again otherwise.
+# Only to daemons that exist: no other daemon would remove the message again.
 POST = """
 WITH posted AS (
     INSERT INTO mail (recipient, sender, kind, body)
@@ -41,22 +41,26 @@ SELECT * FROM taken ORDER BY id
 
 
 class PeerRefusedError(Exception):
-    """The other daemon says no, with a sentence."""
+    """The other daemon refused the request, with a sentence."""
 
 
 RequestHandler = Callable[[bytes], Awaitable[bytes]]
 
 
 class Mailbox:
-    """`hear` is told of notices that are not about mail, such as `turn KEY`."""
+    """`on_other_notice` is called for notices that are not about mail, such as `turn KEY`."""
 
     def __init__(
-        self, database: PostgresDatabase, daemon: UUID, channel: str, hear: Callable[[str], None]
+        self,
+        database: PostgresDatabase,
+        daemon: UUID,
+        channel: str,
+        on_other_notice: Callable[[str], None],
     ) -> None:
         self._database = database
         self._daemon = daemon
         self._channel = channel
-        self._on_other_notice = hear
+        self._on_other_notice = on_other_notice
         self._request_handlers: dict[str, RequestHandler] = {}
         self._message_handlers: dict[str, Callable[[UUID, bytes], None]] = {}
         self._pending_requests: dict[str, asyncio.Future[bytes]] = {}
@@ -64,13 +68,13 @@ class Mailbox:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_listening = False
 
-    def on_request(self, kind: str, answering: RequestHandler) -> None:
-        """How questions of a kind are answered here. It may raise RefusedError."""
-        self._request_handlers[kind] = answering
+    def on_request(self, kind: str, handler: RequestHandler) -> None:
+        """Set the handler for requests of a kind. It may raise PeerRefusedError."""
+        self._request_handlers[kind] = handler
 
-    def on_message(self, kind: str, taking: Callable[[UUID, bytes], None]) -> None:
-        """What is done with letters of a kind, which nobody waits for."""
-        self._message_handlers[kind] = taking
+    def on_message(self, kind: str, handler: Callable[[UUID, bytes], None]) -> None:
+        """Set the handler for messages of a kind, which get no answer."""
+        self._message_handlers[kind] = handler
 
     def start(self) -> None:
         if not self._tasks:
@@ -95,13 +99,13 @@ class Mailbox:
         await self._database.change(POST, recipient, self._daemon, kind, body, self._channel)
 
     async def notify_all(self, notice: str) -> None:
-        """All daemons, at once, something short."""
+        """Send a short notice to all daemons."""
         await self._database.change("SELECT pg_notify($1, $2)", self._channel, notice)
 
     async def request(
         self, recipient: UUID, kind: str, body: bytes, *, seconds: float = REPLY_TIMEOUT_SECONDS
     ) -> bytes:
-        """Raises RefusedError, StorageError, and StorageUnavailableError without an answer."""
+        """Raises PeerRefusedError, StorageError, and StorageUnavailableError without an answer."""
         number = uuid4().hex
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._pending_requests[number] = answer
@@ -134,16 +138,16 @@ class Mailbox:
             pause = min(2 * pause, LAST_PAUSE)
 
     async def _listen_on(self, connection: PostgresConnection) -> None:
-        """Until it breaks. An idle one is tried now and then: a broken one says nothing."""
+        """Listen until the connection breaks. Queries it now and then to notice a broken one."""
         try:
             await connection.add_listener(self._channel, self._on_notice)
             self.is_listening = True
-            self._has_mail.set()  # something may have come while nobody listened
+            self._has_mail.set()  # fetch messages that came while we did not listen
             while not connection.is_closed():
                 await asyncio.sleep(POLL_SECONDS)
                 await connection.fetchval("SELECT 1")
         except (*TRANSIENT_ERRORS, asyncpg.PostgresError) as error:
-            log.info("listens no more: %s", error)
+            log.info("the listening connection broke: %s", error)
         finally:
             with suppress(Exception):
                 connection.terminate()
@@ -162,16 +166,16 @@ class Mailbox:
                     await self._has_mail.wait()
             self._has_mail.clear()
             try:
-                letters = await self._database.change(TAKE, self._daemon)
+                rows = await self._database.change(TAKE, self._daemon)
             except StorageError as error:
                 log.info("the mail was not fetched: %s", error)
                 await asyncio.sleep(POLL_SECONDS)
                 continue
-            for row in letters:
+            for row in rows:
                 try:
                     self._dispatch(row["sender"], row["kind"], row["body"])
                 except Exception:
-                    log.exception("a letter could not be read")
+                    log.exception("a message of another daemon could not be handled")
 
     def _dispatch(self, sender: UUID, kind: str, body: bytes) -> None:
         if kind.startswith(ASK):
@@ -179,20 +183,20 @@ class Mailbox:
             self._spawn(self._reply(sender, number, subject, body))
         elif kind.startswith((ANSWER, REFUSAL)):
             word, number = kind.split(" ", 1)
-            waiting = self._pending_requests.get(number)
-            if waiting is not None and not waiting.done():
+            pending = self._pending_requests.get(number)
+            if pending is not None and not pending.done():
                 if f"{word} " == REFUSAL:
-                    waiting.set_exception(PeerRefusedError(body.decode(errors="replace")))
+                    pending.set_exception(PeerRefusedError(body.decode(errors="replace")))
                 else:
-                    waiting.set_result(body)
-        elif (taking := self._message_handlers.get(kind)) is not None:
-            taking(sender, body)
+                    pending.set_result(body)
+        elif (handler := self._message_handlers.get(kind)) is not None:
+            handler(sender, body)
 
     async def _reply(self, sender: UUID, number: str, kind: str, body: bytes) -> None:
-        answering = self._request_handlers.get(kind)
+        handler = self._request_handlers.get(kind)
         word = ANSWER
         try:
-            answer = await (answering or refuse_unknown)(body)
+            answer = await (handler or refuse_unknown)(body)
         except PeerRefusedError as error:
             word, answer = REFUSAL, str(error).encode()
         except Exception as error:

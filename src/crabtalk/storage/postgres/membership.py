@@ -1,5 +1,8 @@
-"""Members: this daemon among those that share a database. It says that it lives, hears whether its
-leases are still its own, sees to what dead ones left, and learns that something was changed."""
+"""Membership: registers this daemon with those that share a database, and sends heartbeats.
+
+A heartbeat renews the daemon's leases, notices lost leases and changes by other daemons, and closes
+what dead daemons left open.
+"""
 
 import asyncio
 import logging
@@ -18,11 +21,11 @@ from .turn_claims import TurnClaims
 
 log = logging.getLogger(__name__)
 
-# Beats in the time a lease lasts: two may be lost.
+# Heartbeats per lease duration: two may fail before a lease expires.
 BEATS_PER_LEASE = 3
-# Leases of dead daemons seen to in one beat.
+# Leases of dead daemons to close in one heartbeat.
 MAX_DEAD_PER_BEAT = 50
-# How long what dead daemons left is kept, for people to see.
+# How long rows of dead daemons are kept, to show them to people.
 KEEP_DEAD_FOR = "1 hour"
 
 JOIN = """
@@ -43,7 +46,7 @@ SELECT EXISTS (SELECT FROM me) AS is_member,
     (SELECT coalesce(array_agg(key || ' ' || id), '{}') FROM tickets WHERE daemon = $1) AS tickets,
     (SELECT array_agg(what || ' ' || number ORDER BY what) FROM revisions) AS revisions
 """
-# By a clock that stands still meanwhile: no index is used for one that goes on.
+# statement_timestamp() is constant within a statement; with clock_timestamp() no index is used.
 DEAD_LEASES = """
 SELECT key, agent, sender FROM leases WHERE expires_at <= statement_timestamp()
 ORDER BY expires_at LIMIT $1
@@ -66,12 +69,12 @@ FROM daemons d ORDER BY d.started_at, d.id
 
 
 class MemberInfo(msgspec.Struct, frozen=True):
-    """A daemon, as the others see it."""
+    """A daemon as the others see it in the database."""
 
     id: UUID
     name: str
     version: str
-    runs: int  # turns it has
+    runs: int  # turns it runs
     age: float  # seconds since it started
     is_alive: bool
 
@@ -93,11 +96,12 @@ class Membership:
         self._task: asyncio.Task[None] | None = None
         claims.rejoin = self._rejoin
         self._revisions: dict[str, int] = {}
-        self.is_heartbeat_failing = False  # the last beat failed
-        self.on_change: Callable[[str], None] = lambda what: None  # is told what others changed
-        self.on_rejoin: Callable[[], None] = lambda: None  # is told that the others forgot us
+        self.is_heartbeat_failing = False  # the last heartbeat failed
+        # Called with the kind that another daemon changed.
+        self.on_change: Callable[[str], None] = lambda kind: None
+        self.on_rejoin: Callable[[], None] = lambda: None  # called after the others had removed us
         self.count_runs: Callable[[], int] = lambda: len(claims)
-        # Looks after accepted texts of dead daemons, whose turns nobody had.
+        # Recovers accepted messages of dead daemons whose turns had not begun.
         self.recover: Callable[[], None] = lambda: None
 
     async def join(self) -> None:
@@ -120,18 +124,18 @@ class Membership:
                     log.warning("this daemon cannot say that it lives: %s", error)
                 self.is_heartbeat_failing = True
             except Exception:
-                log.exception("a beat failed")
+                log.exception("a heartbeat failed")
 
     async def _send_heartbeat(self) -> None:
-        asked = self._claims.granted_leases
-        fences = [lease.fence for lease in asked]
+        leases = self._claims.granted_leases
+        fences = [lease.fence for lease in leases]
         rows = await self._database.change_on_reserved(
             HEARTBEAT, self._claims.daemon, self._seconds, self.count_runs(), fences
         )
         row = rows[0]
         if not row["is_member"]:
             await self._rejoin()
-        self._claims.apply_renewal(asked, set(row["fences"]))
+        self._claims.apply_renewal(leases, set(row["fences"]))
         tickets = [parse_numbered(text) for text in row["tickets"]]
         for key, ticket in self._claims.find_stray_tickets(tickets):
             await self._claims.drop_ticket(key, ticket)
@@ -139,7 +143,7 @@ class Membership:
             self.note_revision(*parse_numbered(text))
 
     async def _rejoin(self) -> None:
-        """Away for so long that the others have forgotten it."""
+        """Register again after the others have removed this daemon's row."""
         await self._register()
         self.on_rejoin()
 
@@ -148,15 +152,15 @@ class Membership:
             JOIN, self._claims.daemon, self._name, self._version, self._seconds
         )
 
-    def note_revision(self, what: str, number: int) -> None:
-        """That something was changed so often by now."""
-        known = self._revisions.get(what)
-        self._revisions[what] = max(number, known or 0)
+    def note_revision(self, kind: str, number: int) -> None:
+        """Note the revision of a kind of data, and report it if it is new."""
+        known = self._revisions.get(kind)
+        self._revisions[kind] = max(number, known or 0)
         if known is not None and number > known:
-            self.on_change(what)
+            self.on_change(kind)
 
     async def _close_dead_leases(self) -> None:
-        """Sees to what the dead left, each of it once: whoever comes first."""
+        """Close the expired leases and delete old daemons. Each is handled by one daemon only."""
         for row in await self._database.fetch(DEAD_LEASES, MAX_DEAD_PER_BEAT):
             pair = Pair(decode_column(row["agent"]), decode_column(row["sender"]))
             await self._claims.close_dead_lease(row["key"], pair)
@@ -164,7 +168,7 @@ class Membership:
             await self._database.change(DELETE_MAIL, row["id"])
 
     async def list_members(self) -> list[MemberInfo]:
-        """All there are, and those that died lately."""
+        """All daemons, including those that died recently."""
         return [
             MemberInfo(
                 row["id"],
@@ -178,7 +182,7 @@ class Membership:
         ]
 
     async def close(self) -> None:
-        """Leaves, so that nobody waits for it."""
+        """Leave, so that other daemons do not wait for the lease to expire."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -1,7 +1,7 @@
-"""PostgresJournal: the changes of one memory, told in `memory_journal` to all that have it in RAM.
+"""PostgresMemoryBackend: writes one memory, and shares its changes through `memory_journal`.
 
-A write says what it knows of: one statement carries it out, or nothing because others were faster.
-Their news are taken in then, and it is decided anew.
+A write names the position it knows. If another daemon has written since, the statement changes
+nothing; the memory applies the other changes first and then decides again.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from crabtalk.storage.errors import StorageError, StorageUnavailableError
 from .database import PostgresConnection, PostgresDatabase
 from .memory_entries import FetchedEntries, copy_entries, read_memory, to_entry_row
 
-X = TypeVar("X")
-T = TypeVar("T")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
-# How long a thread waits for the loop while a whole memory is written.
+# Seconds a thread waits for the loop while a whole memory is written.
 REPLACE_TIMEOUT_SECONDS = 300.0
-# Changes that are told one by one; whoever missed more reads the whole memory. Pruned now and then.
+# Journal rows to keep; a daemon that missed more reads the whole memory. Pruned now and then.
 MAX_JOURNAL_ROWS = 1000
 PRUNED_EVERY = 100
 
-# A memory comes with its first write. Of two daemons that both begin one, the second has news.
+# The first write creates the memory. If two daemons create it, the second gets the first's change.
 BEGIN_MEMORY = """
     INSERT INTO memories (name, seq, next_id) VALUES ($1, 1, $2)
     ON CONFLICT (name) DO NOTHING RETURNING id, seq
@@ -62,8 +62,8 @@ PUT = """
 """
 DROP = "DELETE FROM memory_entries e USING locked l WHERE e.memory = l.id AND e.id = $3"
 
-# Each entry that was changed since, once, as it is now. OFFSET 0 has it looked up by its id: a
-# connection keeps the plan it made while the memory was small, which would be to read all of them.
+# Each entry changed since, once, as it is now. OFFSET 0 forces a lookup by id: a connection keeps
+# the plan it made while the memory was small, which would read all entries.
 SINCE = """
 SELECT m.id AS memory, m.seq, m.next_id, j.entry, j.changes,
     e.id, e.created_at, e.kind, e.name, e.content, e.aliases
@@ -81,7 +81,7 @@ ON CONFLICT (name) DO UPDATE SET seq = m.seq + 1, next_id = excluded.next_id
 RETURNING id, seq
 """
 
-# The same for one who knows all that was written.
+# The same, if the position is still current.
 REPLACE_CURRENT = """
 UPDATE memories SET seq = seq + 1, next_id = $2
 WHERE name = $1 AND id = $3 AND seq = $4 RETURNING id, seq
@@ -100,7 +100,7 @@ NEXT_DROP = build_write_statement(CONTINUE_MEMORY.format(id="$4", seq="$5"), DRO
 
 
 class PostgresMemoryBackend:
-    """The Journal of one memory. Threads use it, and wait for the loop that has the database."""
+    """The backend of one memory. Threads call it and wait for the loop that owns the database."""
 
     def __init__(
         self,
@@ -125,17 +125,21 @@ class PostgresMemoryBackend:
         self._position = outcome
         return None
 
-    def accept(self, news: RemoteChanges) -> bool:
-        """Somebody else may have taken in as much while these were on their way."""
-        known, new = self._position, news.position
-        is_known = known.seq >= new.seq if known.memory == new.memory else not news.is_complete
+    def accept(self, changes: RemoteChanges) -> bool:
+        """False if another thread has already applied these changes or newer ones."""
+        current, received = self._position, changes.position
+        is_known = (
+            current.seq >= received.seq
+            if current.memory == received.memory
+            else not changes.is_complete
+        )
         if not is_known:
-            self._position = new
+            self._position = received
         return not is_known
 
     def replace(self, table: EntryTable, *, is_partial: bool = False) -> RemoteChanges | None:
-        act = self._replace_if_current if is_partial else self._replace
-        outcome = self._run_on_loop(REPLACE_TIMEOUT_SECONDS, act, table)
+        operation = self._replace_if_current if is_partial else self._replace
+        outcome = self._run_on_loop(REPLACE_TIMEOUT_SECONDS, operation, table)
         if isinstance(outcome, FetchedEntries):
             return outcome.to_remote_changes()
         self._position = outcome
@@ -145,17 +149,22 @@ class PostgresMemoryBackend:
         return True
 
     def checkpoint(self, table: EntryTable) -> None:
-        """There is nothing to fold: entries are written with every change."""
+        """Nothing to do: entries are written with every change."""
 
     def sizes(self) -> BackendSizes:
         return BackendSizes()
 
     def close(self, *, remove: bool) -> None:
-        """There is nothing to let go of."""
+        """Nothing to close."""
 
-    def _run_on_loop(self, wait: float, act: Callable[[X], Coroutine[Any, Any, T]], given: X) -> T:
+    def _run_on_loop(
+        self,
+        timeout: float,
+        operation: Callable[[Argument], Coroutine[Any, Any, Result]],
+        argument: Argument,
+    ) -> Result:
         refuse_loop(self._loop)
-        work = act(given)
+        work = operation(argument)
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
@@ -163,18 +172,18 @@ class PostgresMemoryBackend:
             raise MemoryUnavailableError(f"{self._name} cannot be written: it is closed") from None
         with translate_store_errors():
             try:
-                return future.result(wait)
+                return future.result(timeout)
             except (TimeoutError, CancelledError):
                 future.cancel()
                 raise MemoryUnavailableError(
-                    f"{self._name} could not be written within {wait:g} seconds; whether it was "
+                    f"{self._name} could not be written within {timeout:g} seconds; whether it was "
                     "kept shows when the database is back: look, then try again"
                 ) from None
 
     # ── On the loop ─────────────────────────────────────────────────────────────────────────
 
     async def fetch_changes(self) -> FetchedEntries | None:
-        """What this does not know yet, in one statement unless it is too much."""
+        """The changes since our position; the whole memory if the journal lacks some."""
         known = self._position
         rows = await self._database.fetch(SINCE, self._name, *known)
         if not rows:
@@ -194,17 +203,17 @@ class PostgresMemoryBackend:
             if rows:
                 return JournalPosition(*rows[0])
             answer = await self.fetch_changes()
-            # None when what made it fail was undone meanwhile: the memory went away and came back.
+            # None if the conflict is gone again: the memory was deleted and created meanwhile.
             if answer is not None:
                 return answer
 
     def _build_statement(self, change: EntryChange) -> tuple[str, list[Any]]:
-        known = self._position
+        position = self._position
         if not isinstance(change, PutEntry):
-            return NEXT_DROP, [self._name, 0, change.id, *known]
+            return NEXT_DROP, [self._name, 0, change.id, *position]
         entry = change.entry
         values = [self._name, entry.id + 1, *to_entry_row(entry)]
-        return (NEXT_PUT, [*values, *known]) if known.memory else (FIRST_PUT, values)
+        return (NEXT_PUT, [*values, *position]) if position.memory else (FIRST_PUT, values)
 
     async def _replace(self, table: EntryTable) -> JournalPosition | FetchedEntries:
         async with self._database.transaction() as connection:
@@ -212,11 +221,11 @@ class PostgresMemoryBackend:
             return await self._write_table(connection, JournalPosition(*row), table)
 
     async def _replace_if_current(self, table: EntryTable) -> JournalPosition | FetchedEntries:
-        known = self._position
+        position = self._position
         while True:
             async with self._database.transaction() as connection:
-                if known.memory:
-                    values = [self._name, table.next_id, *known]
+                if position.memory:
+                    values = [self._name, table.next_id, *position]
                     row = await connection.fetchrow(REPLACE_CURRENT, *values)
                 else:
                     row = await connection.fetchrow(BEGIN_MEMORY, self._name, table.next_id)
@@ -237,7 +246,7 @@ class PostgresMemoryBackend:
 async def write_memory(
     connection: PostgresConnection, memory: int, seq: int, entries: Iterable[MemoryEntry]
 ) -> None:
-    """Entries where there are none, and that all are new."""
+    """Write entries into an empty memory, with a journal row that all have changed."""
     await copy_entries(connection, memory, entries)
     await connection.execute(
         "INSERT INTO memory_journal (memory, seq) VALUES ($1, $2)", memory, seq
@@ -248,7 +257,7 @@ async def write_memory(
 
 
 def refuse_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """It would wait for itself."""
+    """Raises RuntimeError on the loop's own thread, which would wait for itself."""
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
@@ -259,7 +268,7 @@ def refuse_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextmanager
 def translate_store_errors() -> Iterator[None]:
-    """What the database refuses, as a memory does."""
+    """Raise StorageErrors as MemoryStoreErrors."""
     try:
         yield
     except StorageUnavailableError as error:

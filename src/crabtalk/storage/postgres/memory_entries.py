@@ -1,6 +1,6 @@
-"""Entries of memories in PostgreSQL: rows of `memory_entries`, read and written many at a time.
+"""Reads and writes rows of `memory_entries`, many at a time.
 
-Of which change they are is the journal's business.
+It does not know about changes and positions; those are in memory_backend.py.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,9 +13,9 @@ from crabtalk.memory import EntryKind, JournalPosition, MemoryEntry, RemoteChang
 
 from .database import PostgresConnection, PostgresDatabase, Rows
 
-# Bytes that are sent at once when a whole memory is written, so that the loop is soon free again;
-# and what an entry has beside its texts.
-SLICE = 1024 * 1024
+# Bytes sent at once when a whole memory is written, so that the loop is not blocked for long; and
+# bytes of an entry in addition to its texts.
+MAX_SLICE_BYTES = 1024 * 1024
 ENTRY_OVERHEAD_BYTES = 64
 
 COLUMNS = ("id", "created_at", "kind", "name", "content", "aliases")
@@ -29,7 +29,7 @@ FROM memories m LEFT JOIN memory_entries e ON e.memory = m.id WHERE m.name = $1 
 
 @dataclass(frozen=True, slots=True)
 class FetchedEntries:
-    """News as they came. Made readable in a thread: they may be many."""
+    """Fetched rows, not yet decoded: that is done in a thread, because there may be many."""
 
     position: JournalPosition
     next_id: int = 1
@@ -38,14 +38,14 @@ class FetchedEntries:
 
     def to_remote_changes(self) -> RemoteChanges:
         if self.is_complete:
-            found = {row["id"]: read_entry_row(row) for row in self.rows if row["id"] is not None}
+            entries = {row["id"]: read_entry_row(row) for row in self.rows if row["id"] is not None}
         else:
-            found = {row["entry"]: read_entry_row(row) for row in self.rows}
-        return RemoteChanges(self.position, found, self.next_id, self.is_complete)
+            entries = {row["entry"]: read_entry_row(row) for row in self.rows}
+        return RemoteChanges(self.position, entries, self.next_id, self.is_complete)
 
     def encode(self) -> bytes:
-        news = self.to_remote_changes()
-        return crmem.encode_memory(filter(None, news.entries.values()), news.next_id)
+        changes = self.to_remote_changes()
+        return crmem.encode_memory(filter(None, changes.entries.values()), changes.next_id)
 
 
 async def read_memory(database: PostgresDatabase, name: str) -> FetchedEntries:
@@ -61,7 +61,7 @@ async def read_memory(database: PostgresDatabase, name: str) -> FetchedEntries:
 async def copy_entries(
     connection: PostgresConnection, memory: int, entries: Iterable[MemoryEntry]
 ) -> None:
-    """Into a memory that has none."""
+    """Insert entries into an empty memory."""
     for rows in split_rows(entries):
         records = [(memory, *row) for row in rows]
         await connection.copy_records_to_table(
@@ -75,7 +75,7 @@ def split_rows(entries: Iterable[MemoryEntry]) -> Iterator[list[tuple[Any, ...]]
     for row in map(to_entry_row, entries):
         rows.append(row)
         size += ENTRY_OVERHEAD_BYTES + len(row[3]) + len(row[4])
-        if size >= SLICE:
+        if size >= MAX_SLICE_BYTES:
             yield rows
             rows, size = [], 0
     yield rows

@@ -1,7 +1,7 @@
-"""PostgresMemories: what agents remember, in tables that all daemons of a fleet share.
+"""PostgresMemoryStore: agents' memories in tables that all daemons of a fleet share.
 
-Each daemon has the memories it uses in RAM too, and asks for news before it uses one. How several
-write the same one is the journal's business.
+Each daemon also holds the memories it uses in RAM, and fetches changes before it uses one.
+memory_backend.py handles concurrent writes.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from .memory_entries import FetchedEntries, read_memory
 
 log = logging.getLogger(__name__)
 
-# How long a thread waits for the loop, longer than the database has for a statement.
+# Seconds a thread waits for the loop: longer than the statement timeout of the database.
 LOOP_TIMEOUT_SECONDS = 30.0
 
 TABLES = """
@@ -57,8 +57,8 @@ CREATE TABLE memory_journal (
 );
 """
 
-# The slash is what separates a sender's name; the character after it in ASCII is 0. What the new
-# name has already is not written over.
+# Memories for senders are named AGENT/SENDER; the character after the slash in ASCII is 0. Existing
+# memories of the new name are not overwritten.
 RENAME_ONE = """
 UPDATE memories SET name = $2
 WHERE name = $1 AND NOT EXISTS (SELECT FROM memories WHERE name = $2)
@@ -75,7 +75,7 @@ WHERE name = $1 OR name >= $1 || '/' AND name < $1 || '0' ORDER BY name
 
 
 class PostgresMemoryStore:
-    """Used on one loop. Memories are named as their files would be."""
+    """Must be used on one loop. Memories have the names that their files would have."""
 
     def __init__(
         self,
@@ -90,26 +90,26 @@ class PostgresMemoryStore:
         self._backends: WeakKeyDictionary[Memory, PostgresMemoryBackend] = WeakKeyDictionary()
 
     async def open(self, name: str) -> Memory:
-        """As it is now; one that is not there is empty. Raises StoreError."""
+        """The current memory; empty if there is none. Raises MemoryStoreError."""
         with translate_store_errors():
             answer = await read_memory(self._database, name)
         loop = asyncio.get_running_loop()
-        journal = PostgresMemoryBackend(self._database, name, answer.position, loop, self._wait)
-        memory = await asyncio.to_thread(self._build_memory, name, answer, journal)
-        self._backends[memory] = journal
+        backend = PostgresMemoryBackend(self._database, name, answer.position, loop, self._wait)
+        memory = await asyncio.to_thread(self._build_memory, name, answer, backend)
+        self._backends[memory] = backend
         return memory
 
     def _build_memory(
-        self, name: str, answer: FetchedEntries, journal: PostgresMemoryBackend
+        self, name: str, answer: FetchedEntries, backend: PostgresMemoryBackend
     ) -> Memory:
-        news = answer.to_remote_changes()
-        entries = [entry for entry in news.entries.values() if entry is not None]
-        return Memory(Path(name), entries, news.next_id, journal, now=self._now)
+        changes = answer.to_remote_changes()
+        entries = [entry for entry in changes.entries.values() if entry is not None]
+        return Memory(Path(name), entries, changes.next_id, backend, now=self._now)
 
     async def catch_up(self, memory: Memory) -> None:
-        """Afterwards it has all that was written anywhere before this was called.
+        """Apply all changes that any daemon made before this call.
 
-        Cancelled, it has it or not. Raises StoreError.
+        Cancelled, they may be applied or not. Raises MemoryStoreError.
         """
         with translate_store_errors():
             answer = await self._backends[memory].fetch_changes()
@@ -117,8 +117,8 @@ class PostgresMemoryStore:
             await asyncio.to_thread(lambda: memory.apply_remote(answer.to_remote_changes()))
 
     async def rename(self, old: str, new: str) -> None:
-        """The memory of an agent, and those it has for senders; what is there already stays there.
-        Raises StorageError."""
+        """Rename an agent's memory and its memories for senders. Existing memories of the new name
+        are not overwritten. Raises StorageError."""
         async with self._database.transaction() as connection:
             for statement in (RENAME_ONE, RENAME_MANY):
                 await connection.execute(statement, old, new)
@@ -134,7 +134,7 @@ class PostgresMemoryStore:
         return [row["name"] for row in rows]
 
     async def export_memory(self, name: str) -> bytes:
-        """As a CRMEM file has it."""
+        """The memory in the CRMEM file format."""
         with translate_store_errors():
             answer = await read_memory(self._database, name)
         if not answer.position.memory:
@@ -142,8 +142,8 @@ class PostgresMemoryStore:
         return await asyncio.to_thread(answer.encode)
 
     async def import_memory(self, name: str, data: bytes) -> None:
-        """Exactly what the bytes of a CRMEM file say, ids too. Raises NameTakenError where there
-        is a memory."""
+        """Create a memory from the bytes of a CRMEM file, with the same ids. Raises NameTakenError
+        if there is a memory of that name."""
         contents = await asyncio.to_thread(crmem.decode_memory, data)
         with translate_store_errors():
             async with self._database.transaction() as connection:

@@ -1,11 +1,11 @@
-"""Keys of messages and ids of runs in the database, each found by an index.
+"""Schema of message keys and run ids in the database, each with an index.
 
-`message_keys` has one row for each key of a conversation, and its primary key is what makes a key
-unique there, whatever daemon writes it. `entries.run` is empty for what earlier versions wrote.
+`message_keys` has one row per key and conversation; its primary key makes a key unique there across
+all daemons. `entries.run` is empty for entries of earlier versions.
 """
 
-# The whole of an append in one function: the log, the accepted texts that it settles, and the keys
-# that it uses. As in crabtalk_append, the lease is locked until all of it is committed.
+# A whole append in one function: the log, the accepted messages that it settles, and the keys that
+# it uses. As in crabtalk_append, the lease is locked until everything is committed.
 TABLES = """
 CREATE TABLE message_keys (
     conversation bigint NOT NULL REFERENCES conversations ON DELETE CASCADE,

@@ -1,14 +1,14 @@
-"""The statements of PostgresStorage. None looks at more rows for there being more conversations,
-but those that list them all."""
+"""The SQL statements of PostgresStorage. Except for listings, their cost does not depend on the
+number of conversations."""
 
 from .row_conversion import META_COLUMNS as COLUMNS
 
-# For so long those that were deleted are remembered for whoever follows.
+# Deleted conversations are remembered for this long, for readers that follow changes.
 REMEMBERED_DAYS = 7
 REMEMBERED_SECONDS = (REMEMBERED_DAYS - 1) * 24 * 3600
-# What one message may have to be shown around another.
-LARGEST_AROUND = 1024 * 1024
-# Rows looked at in one go by who follows.
+# Larger messages are left out of the context around a search hit, in bytes.
+MAX_CONTEXT_MESSAGE_BYTES = 1024 * 1024
+# Rows per query for readers that follow a log.
 MAX_ROWS_FOLLOWED = 1000
 
 CONVERSATION = f"SELECT id, last_seq, marker_seq, {COLUMNS} FROM conversations WHERE key = $1"
@@ -29,7 +29,7 @@ WITHDRAW = """
 DELETE FROM accepted a USING unnest($1::text[], $2::bigint[]) AS given (run, steer)
 WHERE a.run = given.run AND a.steer = given.steer
 """
-# Of a daemon that is not heard of any more, or of a run that this daemon has given up.
+# Accepted messages of dead daemons, or of runs that this daemon has given up.
 ORPHANS = """
 SELECT body FROM accepted a WHERE a.key = $1 AND (a.run = ANY($2::text[]) OR NOT EXISTS (
     SELECT FROM daemons d WHERE d.id = a.daemon AND d.expires_at > clock_timestamp()
@@ -40,7 +40,7 @@ SELECT DISTINCT agent, sender FROM accepted a WHERE a.run = ANY($1::text[]) OR N
     SELECT FROM daemons d WHERE d.id = a.daemon AND d.expires_at > clock_timestamp()
 ) LIMIT $2
 """
-# Enough to find the ends of runs that were in flight lately.
+# Enough events to find the ends of all recent runs.
 LATE_EVENTS = """
 SELECT body FROM entries WHERE conversation = $1 AND kind = 'event' ORDER BY seq DESC LIMIT 50
 """
@@ -57,7 +57,7 @@ META = f"""
 SELECT {COLUMNS}, (SELECT body FROM entries WHERE conversation = id AND seq = marker_seq) AS marker
 FROM conversations WHERE key = $1
 """
-# The first one in any case, the others as long as all of them are not too large.
+# The first message in any case, the others as long as their total size is within the limit.
 PAGE = """
 SELECT body FROM (
     SELECT body, message_id, sum(octet_length(body)) OVER (ORDER BY message_id) AS size,
@@ -84,20 +84,20 @@ WITH held AS (
 )
 SELECT EXISTS (SELECT FROM held) AS is_held, EXISTS (SELECT FROM gone) AS is_gone
 """
-# How the conversation of a lease ends, if anything was kept since its run began: without a body
-# where it has no event yet.
+# The last event of a lease's conversation, if anything was stored since its run began. The body is
+# NULL if there is no event yet.
 LAST_EVENT = """
 SELECT (
     SELECT body FROM entries WHERE conversation = c.id AND kind = 'event' ORDER BY seq DESC LIMIT 1
 ) AS body FROM leases l JOIN conversations c ON c.key = l.key
 WHERE l.key = $1 AND l.fence = $2 AND c.last_seq > l.since
 """
-# Of whoever has the turn, if that is another daemon, and alive.
+# The owner of the turn, if it is another daemon and alive.
 OWNER = """
 SELECT owner FROM leases WHERE key = $1 AND owner <> $2 AND expires_at > clock_timestamp()
 """
-# Other daemons that live and may have a run: the one that has the turn, and those where one waits
-# that has this id or this key.
+# Other live daemons that may have a run: the owner of the turn, and those where a run with this id
+# or key is queued.
 HOLDERS = """
 SELECT owner AS daemon, run, true AS is_in_flight FROM leases
 WHERE key = $1 AND owner <> $2 AND expires_at > clock_timestamp()
@@ -116,7 +116,7 @@ SELECT i.daemon, i.agent, i.sender FROM interests i JOIN daemons d ON d.id = i.d
 WHERE i.daemon <> $1 AND d.expires_at > clock_timestamp()
 """
 VERSIONS = "SELECT handle, id, last_seq FROM conversations"
-# What is committed after this was asked has a number that is not below the horizon.
+# Everything committed after this query has a transaction number of at least the horizon.
 NOW = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon,
     extract(epoch FROM clock_timestamp())::bigint AS at
@@ -126,7 +126,7 @@ GONE = """
 SELECT handle FROM deletions d WHERE changed >= $1::text::xid8
 AND NOT EXISTS (SELECT FROM conversations c WHERE c.handle = d.handle)
 """
-# Without the bodies of traces, which are passed over.
+# Without the bodies of events, which the reader skips.
 FOLLOW = f"""
 SELECT seq, body FROM (
     SELECT seq, CASE kind WHEN 'event' THEN NULL ELSE body END AS body,
@@ -138,7 +138,7 @@ SELECT seq, body FROM (
     ) AS few
 ) AS followed WHERE place = 1 OR size <= $4 ORDER BY seq
 """
-# All of it, traces included.
+# All records, events included.
 READ_RECORDS = f"""
 SELECT seq, body FROM (
     SELECT seq, body, sum(octet_length(body)) OVER (ORDER BY seq) AS size,
@@ -156,13 +156,13 @@ FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) WITH ORDINALIT
 JOIN conversations c ON c.handle = wanted.handle
 JOIN entries e ON e.conversation = c.id
     AND e.message_id BETWEEN wanted.id - wanted.before AND wanted.id + wanted.after
-WHERE e.message_id = wanted.id OR octet_length(e.body) <= {LARGEST_AROUND}
+WHERE e.message_id = wanted.id OR octet_length(e.body) <= {MAX_CONTEXT_MESSAGE_BYTES}
 ORDER BY wanted.place, e.message_id
 """
 
 
 def build_listing_query(agent: str, sender: str) -> tuple[str, list[str]]:
-    """Handle and meta of all, or of those that match: an index for each of both."""
+    """Handle and metadata of all or matching conversations. Both filters have an index."""
     conditions: list[str] = []
     values: list[str] = []
     for name, value in (("agent", agent), ("sender", sender)):

@@ -1,4 +1,4 @@
-"""Rows: what PostgreSQL keeps of a conversation, as values, and records as it takes them."""
+"""Converts conversation rows to values, and records to statement arguments."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -35,21 +35,21 @@ RECORD_KINDS: dict[type[Record], str] = {
 
 
 class ConversationPatch(msgspec.Struct):
-    """What records change in the row of their conversation; None leaves a column as it is."""
+    """Changes to a conversation's row by records; None keeps the column."""
 
     created_at: str | None = None
     updated_at: str | None = None
     title: str | None = None
     message_count: int | None = None
     approved: list[str] | None = None
-    marker: int | None = None  # which of the records is the last marker, counted from 1
+    marker: int | None = None  # position of the last marker among the records, from 1
 
-    def add(self, place: int, record: Record) -> None:
+    def add(self, position: int, record: Record) -> None:
         match record:
             case MessageRecord(id=number, at=at):
                 self.message_count, self.updated_at = number + 1, at
             case MarkerRecord(archived_at=at):
-                self.marker, self.updated_at = place, at
+                self.marker, self.updated_at = position, at
             case MetaRecord():
                 self._add_meta(record)
 
@@ -64,8 +64,8 @@ class ConversationPatch(msgspec.Struct):
 def to_append_arguments(records: Sequence[Record]) -> tuple[Any, ...]:
     """Arguments of crabtalk_append_runs: the patch, then the entries column by column."""
     patch = ConversationPatch()
-    for place, record in enumerate(records, 1):
-        patch.add(place, record)
+    for position, record in enumerate(records, 1):
+        patch.add(position, record)
     return (
         patch.created_at,
         patch.updated_at,
@@ -82,7 +82,7 @@ def to_append_arguments(records: Sequence[Record]) -> tuple[Any, ...]:
 
 
 def get_run_column(record: Record) -> str | None:
-    """The id of the run it belongs to, as a column holds it."""
+    """The encoded id of the record's run, if it has one."""
     if isinstance(record, MessageRecord | EventRecord) and record.run:
         return encode_column(record.run)
     return None
@@ -95,7 +95,7 @@ def get_key_column(record: Record) -> str | None:
 
 
 def encode_accepted(entry: AcceptedMessage) -> str:
-    """An accepted text as a column takes it."""
+    """An accepted message as JSON, with lone surrogates replaced."""
     try:
         return msgspec.json.encode(entry).decode()
     except UnicodeEncodeError:
@@ -125,14 +125,14 @@ def read_pair_row(row: Any) -> Pair:
 
 
 def decode_records(bodies: Iterable[str]) -> list[Record]:
-    """What cannot be read, which nobody but a person could have written, is told and left out."""
-    found: list[Record] = []
+    """Invalid entries are logged and left out. No daemon writes such; a person must have."""
+    records: list[Record] = []
     for body in bodies:
         try:
-            found.append(decode_record(body.encode()))
+            records.append(decode_record(body.encode()))
         except ValueError as error:
             log.warning("an entry in the database cannot be read: %s", error)
-    return found
+    return records
 
 
 def decode_messages(bodies: Iterable[str]) -> tuple[MessageRecord, ...]:

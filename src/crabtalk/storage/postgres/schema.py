@@ -1,8 +1,8 @@
-"""The schema, and how a database comes to it: in numbered steps, once each, never back.
+"""The database schema and its migrations: numbered steps, each applied once, never reverted.
 
-Daemons of two versions may run side by side while a fleet is upgraded, so a step only adds. What
-several statements have to decide together is a function there: one round trip, and each of its
-statements sees what was committed before it, which those of one plain statement do not.
+Daemons of two versions may run at once while a fleet is upgraded, so a step only adds. Decisions
+that need several statements are SQL functions: that takes one round trip, and each statement in a
+function sees what was committed before it, unlike the parts of a single statement.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 CONVERSATIONS = """
 CREATE TABLE conversations (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    key text NOT NULL UNIQUE,  -- of the exact pair: a sender may be longer than an index takes
+    key text NOT NULL UNIQUE,  -- hash of the pair: a sender may be too long for an index
     handle text NOT NULL UNIQUE,
     agent text NOT NULL,
     sender text NOT NULL,
@@ -46,7 +46,7 @@ CREATE TABLE entries (
 CREATE INDEX entries_messages ON entries (conversation, message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX entries_markers ON entries (conversation, seq) WHERE kind = 'marker';
 
--- Those that are gone, for whoever follows.
+-- Deleted conversations, for readers that follow changes.
 CREATE TABLE deletions (
     handle text PRIMARY KEY,
     changed xid8 NOT NULL,
@@ -70,7 +70,7 @@ CREATE TABLE subscriptions (
 );
 CREATE INDEX subscriptions_source ON subscriptions (source);
 
--- How often what every daemon has in memory was changed.
+-- Counts changes of the data that every daemon caches.
 CREATE TABLE revisions (
     what text PRIMARY KEY,
     number bigint NOT NULL
@@ -88,28 +88,28 @@ CREATE TABLE daemons (
     runs bigint NOT NULL DEFAULT 0
 );
 
--- A fence is never given out twice: by the clock, since a crash may take a sequence back.
+-- A fence is never used twice. It contains the time, because a crash may reset a sequence.
 CREATE SEQUENCE fences;
 CREATE FUNCTION crabtalk_fence() RETURNS bigint LANGUAGE sql AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1024
         + nextval('fences') % 1024
 $$;
 
--- Of whoever has a conversation's turn.
+-- Owners of turns.
 CREATE TABLE leases (
     key text PRIMARY KEY,
     agent text NOT NULL,
     sender text NOT NULL,
     owner uuid NOT NULL,
-    run text NOT NULL,  -- which is not closed yet; of who had the turn before, until that one is
-    since bigint NOT NULL,  -- what the conversation had when that run began
+    run text NOT NULL,  -- the open run; the previous owner's until that one is closed
+    since bigint NOT NULL,  -- last_seq of the conversation when that run began
     fence bigint NOT NULL,
     expires_at timestamptz NOT NULL
 );
 CREATE INDEX leases_owner ON leases (owner);
 CREATE INDEX leases_expiry ON leases (expires_at);
 
--- Of those who wait for one, in the order they came.
+-- Claims that wait for a turn, in order of arrival.
 CREATE TABLE tickets (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key text NOT NULL,
@@ -119,7 +119,7 @@ CREATE TABLE tickets (
 CREATE INDEX tickets_key ON tickets (key);
 CREATE INDEX tickets_daemon ON tickets (daemon);
 
--- From daemon to daemon. It need not outlive a crash: whoever asked asks again.
+-- Messages between daemons. They need not survive a crash: requests are repeated.
 CREATE UNLOGGED TABLE mail (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     recipient uuid NOT NULL,
@@ -130,7 +130,7 @@ CREATE UNLOGGED TABLE mail (
 );
 CREATE INDEX mail_recipient ON mail (recipient, id);
 
--- What a daemon's clients want to hear of what runs elsewhere.
+-- Events of other daemons' runs that a daemon's clients subscribed to.
 CREATE TABLE interests (
     daemon uuid NOT NULL REFERENCES daemons ON DELETE CASCADE,
     agent text NOT NULL,
@@ -139,10 +139,10 @@ CREATE TABLE interests (
 CREATE INDEX interests_daemon ON interests (daemon);
 """
 
-# The turn for who is first in line, if nobody has it; else a ticket, unless they have one; neither
-# for a daemon that the others have forgotten. What the daemon itself has, `_own`, is late at worst,
-# and not for it to take over. Nobody waits for the disk here: a lease that a crash
-# of the database takes away fences its owner, and one that it brings back expires.
+# Gives the turn to the first claim in the queue if it is free, else a ticket if the claim has none;
+# neither to a daemon without a row in daemons. The daemon's own lease, `_own`, may be late but is
+# not taken over by itself. It commits without waiting for the disk: if a crash of the database
+# loses a lease, its owner is fenced; if it restores one, that lease expires.
 ENTER = """
 CREATE FUNCTION crabtalk_enter(
     _key text, _agent text, _sender text, _daemon uuid, _run text, _first boolean,
@@ -159,7 +159,7 @@ BEGIN
         SELECT t.id INTO ticket FROM tickets t
         WHERE t.id = _ticket AND t.key = _key AND t.daemon = _daemon;
         IF ticket IS NULL AND _run <> '' THEN
-            -- It had the turn already, with an answer that did not arrive.
+            -- It got the turn before, but the answer was lost.
             UPDATE leases l SET fence = crabtalk_fence(), expires_at = _end
             WHERE l.key = _key AND l.owner = _daemon AND l.run = _run
             RETURNING l.fence INTO fence;
@@ -178,7 +178,7 @@ BEGIN
         ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, fence = excluded.fence,
             expires_at = excluded.expires_at
         WHERE l.expires_at <= _now AND l.fence IS DISTINCT FROM _own
-        RETURNING l.fence, nullif(l.run, _run) INTO fence, dead_run;  -- whose turn it was
+        RETURNING l.fence, nullif(l.run, _run) INTO fence, dead_run;  -- the previous owner's run
     END IF;
     IF fence IS NOT NULL THEN
         DELETE FROM tickets t WHERE t.id = ticket;
@@ -192,7 +192,7 @@ BEGIN
 END $$;
 """
 
-# The turn is over; whoever waits is told.
+# Ends the turn and notifies the waiting claims.
 LEAVE = """
 CREATE FUNCTION crabtalk_leave(_key text, _fence bigint, _ticket bigint, _channel text)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -206,8 +206,8 @@ BEGIN
 END $$;
 """
 
-# Entries of whoever has the turn. Returns nothing but a word when they are not: the row of the
-# lease is held until all of it is committed, so nobody can take the turn over in between.
+# Appends entries if the fence still owns the turn, else returns only a refusal. The lease's row is
+# locked until the commit, so no other daemon can take over the turn in between.
 APPEND = """
 CREATE FUNCTION crabtalk_append(
     _key text, _fence bigint, _handle text, _agent text, _sender text, _create boolean,
@@ -260,7 +260,7 @@ BEGIN
 END $$;
 """
 
-# Texts that were acknowledged and are not in the log yet: of turns that wait, and steers.
+# Messages that were acknowledged but are not in the log yet: of queued turns, and steers.
 ACCEPTED = """
 CREATE TABLE accepted (
     run text NOT NULL,
@@ -268,7 +268,7 @@ CREATE TABLE accepted (
     key text NOT NULL,
     agent text NOT NULL,
     sender text NOT NULL,
-    daemon uuid NOT NULL,  -- which has the run, as long as it lives
+    daemon uuid NOT NULL,  -- the daemon with the run
     body text NOT NULL,
     PRIMARY KEY (run, steer)
 );
@@ -276,8 +276,8 @@ CREATE INDEX accepted_key ON accepted (key);
 CREATE INDEX accepted_daemon ON accepted (daemon);
 """
 
-# Appends messages whose texts were accepted, and takes them off that list. An entry that is not
-# there any more was closed by another daemon: then nothing is appended, so that nothing is doubled.
+# Appends accepted messages and deletes them from `accepted`. If one is no longer there, another
+# daemon has closed it: then nothing is appended, so that no message is stored twice.
 APPEND_ACCEPTED = """
 CREATE FUNCTION crabtalk_append_accepted(
     _key text, _fence bigint, _handle text, _agent text, _sender text, _create boolean,
@@ -308,9 +308,8 @@ BEGIN
 END $$;
 """
 
-# Each is run once, in this order. What was released is never changed: add another.
-# The mode of a conversation is in its meta entries; the column is for listings. Who set a
-# subscription up decides what its runs may do.
+# The mode of a conversation is in its meta entries; the column is for listings. The creator of a
+# subscription decides what its runs may do.
 PERMISSIONS = """
 ALTER TABLE conversations ADD COLUMN mode text NOT NULL DEFAULT '';
 CREATE FUNCTION crabtalk_take_mode() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -326,6 +325,7 @@ CREATE TRIGGER entries_mode AFTER INSERT ON entries FOR EACH ROW
 ALTER TABLE subscriptions ADD COLUMN created_by text NOT NULL DEFAULT '';
 """
 
+# Each is applied once, in this order. Never change a released one: add another.
 MIGRATIONS = (
     "".join([CONVERSATIONS, AGENTS, FLEET, MEMORIES, ENTER, LEAVE, APPEND]),
     "".join([ACCEPTED, APPEND_ACCEPTED]),
@@ -335,7 +335,7 @@ MIGRATIONS = (
 
 
 async def migrate_schema(database: PostgresDatabase) -> int:
-    """Brings a database to this version; one daemon at a time. Returns how many steps it took."""
+    """Migrate a database to this version, one daemon at a time. Returns the number of steps."""
     async with database.transaction() as connection:
         schema = await connection.fetchval("SELECT current_schema()")
         if schema is None:

@@ -1,7 +1,7 @@
-"""PostgresStorage: a database as Storage, for any number of daemons at once.
+"""PostgresStorage: a Storage in a database, for any number of daemons at once.
 
-What belongs to one machine, its configuration, stays in the home. Nothing is connected before it
-is needed, and a database that is away is looked for again by whoever needs it next.
+The configuration belongs to one machine and stays in the home. The storage connects when it is
+first needed; while the database is unreachable, each use tries again.
 """
 
 import asyncio
@@ -67,14 +67,14 @@ LEASE_SECONDS = 10.0
 # Why a run was interrupted.
 DEAD_DAEMON_REASON = "the daemon that ran it was not heard of any more"
 FAILED_WRITE_REASON = "the database could not be reached"
-# How many handles are tried for a conversation: others may have those that come first.
+# Handles to try for a conversation: other conversations may already have the first ones.
 HANDLE_ATTEMPTS = 8
-# Conversations with accepted texts of dead daemons that are looked after in one go.
+# Conversations with accepted messages of dead daemons to recover at once.
 MAX_UNSETTLED = 1000
 
 
 class RunHolder(NamedTuple):
-    """A daemon, and the run it has in flight or in line."""
+    """A daemon and its run, running or queued."""
 
     daemon: UUID
     run: str
@@ -82,7 +82,7 @@ class RunHolder(NamedTuple):
 
 
 class PostgresStorage:
-    """One per daemon; `name` is what the others call it. `lease` is how long one may be silent."""
+    """One per daemon. `name` identifies it to people; `lease` is its lease time in seconds."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class PostgresStorage:
         self._config = ConfigDocument(home / "config.toml")
         self.agent_table = AgentTable(self.database, channel)
         self.turn_claims = TurnClaims(
-            self.database, self.id, channel, lease, opening=self.open, closing=self._close_run
+            self.database, self.id, channel, lease, ensure_open=self.open, close_run=self._close_run
         )
         self.mailbox = Mailbox(self.database, self.id, channel, self._on_notice)
         self.membership = Membership(
@@ -111,20 +111,20 @@ class PostgresStorage:
             lease,
         )
         self.subscriptions = SubscriptionTable(self.database, channel)
-        # Is told of a run that another daemon began, and that this one closed on the record.
+        # Called for a run of another daemon that this one has closed.
         self.on_interrupted: Callable[[Pair, str], None] = lambda pair, run: None
-        # Turns that are taken for one write, and given back after it: nobody else may use them.
+        # Keys of turns taken for a single write; no other write may use them.
         self._single_write_keys: set[str] = set()
         self._turn_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._accepted: set[AcceptedKey] = set()  # of runs of this daemon
-        self._abandoned: dict[str, Pair] = {}  # runs of this daemon that have given up, by id
+        self._accepted: set[AcceptedKey] = set()  # messages of this daemon's runs
+        self._abandoned: dict[str, Pair] = {}  # runs of this daemon that were given up, by id
         self._open_lock = asyncio.Lock()
         self._is_open = False
         self._closed = False
 
     async def open(self) -> None:
-        """Migrates the schema, joins the others, listens. Raises StorageError; asked again, it
-        tries again."""
+        """Migrate the schema, join the fleet, and listen. Raises StorageError; the next call tries
+        again."""
         if self._is_open:
             return
         async with self._open_lock:
@@ -141,9 +141,9 @@ class PostgresStorage:
         if word == "turn":
             self.turn_claims.wake(rest)
         elif word == "revision":
-            what, _, number = rest.partition(" ")
+            kind, _, number = rest.partition(" ")
             if number.isdecimal():
-                self.membership.note_revision(what, int(number))
+                self.membership.note_revision(kind, int(number))
 
     # ── Turns ───────────────────────────────────────────────────────────────────────────────
 
@@ -151,7 +151,7 @@ class PostgresStorage:
         return self.turn_claims.claim_turn(pair, run, first=first)
 
     async def find_holders(self, pair: Pair, *, run: str = "", key: str = "") -> list[RunHolder]:
-        """Other daemons that may have a run: who has the turn comes first."""
+        """Other daemons that may have a run; the owner of the turn comes first."""
         await self.open()
         rows = await self.database.fetch(
             queries.HOLDERS,
@@ -160,25 +160,25 @@ class PostgresStorage:
             run or None,
             encode_column(key) if key else None,
         )
-        found = [RunHolder(row["daemon"], row["run"], row["is_in_flight"]) for row in rows]
-        return sorted(found, key=lambda holder: not holder.is_in_flight)
+        holders = [RunHolder(row["daemon"], row["run"], row["is_in_flight"]) for row in rows]
+        return sorted(holders, key=lambda holder: not holder.is_in_flight)
 
     async def find_owner(self, pair: Pair) -> UUID | None:
-        """Which other daemon has the turn."""
+        """The other daemon that owns the turn, if any."""
         await self.open()
         row = await self.database.fetch_row(queries.OWNER, make_pair_key(pair), self.id)
         return row["owner"] if row is not None else None
 
     @asynccontextmanager
     async def _hold_turn(self, pair: Pair) -> AsyncIterator[TurnLease]:
-        """The turn that is held, or one for this alone."""
+        """The lease that is held, or one taken for this write only."""
         key = make_pair_key(pair)
         lease = self.turn_claims.get_held(pair)
         if lease is not None and key not in self._single_write_keys:
             yield lease
             return
-        alone = self._turn_locks.setdefault(key, asyncio.Lock())
-        async with alone:
+        lock = self._turn_locks.setdefault(key, asyncio.Lock())
+        async with lock:
             claim = self.claim_turn(pair)
             self._single_write_keys.add(key)
             try:
@@ -189,8 +189,8 @@ class PostgresStorage:
                 claim.release()
 
     async def _close_run(self, lease: TurnLease, run: str) -> None:
-        """The run of a daemon that died, or of ours when we could not keep all of it, ends on the
-        record, unless it had ended there already."""
+        """Store the end of a run of a daemon that died, or of our own after a failed write, unless
+        its end is stored already."""
         entries = await self._load_orphans(lease.pair)
         end = await self._build_end_record(lease, run)
         if entries:
@@ -201,7 +201,7 @@ class PostgresStorage:
             self.on_interrupted(lease.pair, run)
 
     async def _build_end_record(self, lease: TurnLease, run: str) -> EventRecord | None:
-        """The record that closes a run, unless it was closed, or nothing of it was kept."""
+        """The record that closes a run; None if it is closed, or nothing of it was stored."""
         rows = await self.database.fetch(queries.LAST_EVENT, lease.key, lease.fence)
         if not rows or not run:
             return None
@@ -211,7 +211,7 @@ class PostgresStorage:
         data = {"agent": lease.pair.agent, "stop_reason": INTERRUPTED, "error": error}
         return EventRecord("done", current_time(), run, data)
 
-    # ── Accepted texts ──────────────────────────────────────────────────────────────────────
+    # ── Accepted messages ───────────────────────────────────────────────────────────────────
 
     async def accept_message(self, entry: AcceptedMessage) -> None:
         await self.open()
@@ -249,12 +249,12 @@ class PostgresStorage:
         return [read_pair_row(row) for row in rows]
 
     async def _load_orphans(self, pair: Pair) -> list[AcceptedMessage]:
-        """Accepted texts of a conversation that no run will append any more.
+        """Accepted messages of a conversation that no run will append any more.
 
-        A daemon that slept is taken for dead, by itself too, until it is heard of again: what its
-        own runs will append is no orphan to it.
+        A suspended daemon counts as dead, also to itself, until its next heartbeat; so messages of
+        its own runs are excluded here.
         """
-        runs = [run for run, of in self._abandoned.items() if of == pair]
+        runs = [run for run, run_pair in self._abandoned.items() if run_pair == pair]
         rows = await self.database.fetch(queries.ORPHANS, make_pair_key(pair), runs)
         entries = decode_accepted(row["body"] for row in rows)
         return [entry for entry in entries if entry.key not in self._accepted]
@@ -262,11 +262,13 @@ class PostgresStorage:
     async def _settle(
         self, lease: TurnLease, entries: Sequence[AcceptedMessage], end: EventRecord | None = None
     ) -> None:
-        """Closes them on the record: by whoever has the turn, in one transaction."""
+        """Append the messages with their closing records, in one transaction under the lease."""
         row = await self.database.fetch_row(queries.CONVERSATION, lease.key)
-        late = await self.database.fetch(queries.LATE_EVENTS, row["id"]) if row is not None else []
+        late_events = (
+            await self.database.fetch(queries.LATE_EVENTS, row["id"]) if row is not None else []
+        )
         meta = read_meta_row(row) if row is not None else None
-        closed = find_closed_runs(decode_records(event["body"] for event in late))
+        closed = find_closed_runs(decode_records(event["body"] for event in late_events))
         used_keys = await find_used_keys(self, lease.pair, entries)
         records = make_closing_records(
             lease.pair, meta, entries, used_keys=used_keys, closed=closed, end=end
@@ -280,7 +282,7 @@ class PostgresStorage:
 
     async def load_and_repair(self, pair: Pair) -> StoredConversation | None:
         await self.open()
-        # At once: as good as always there are none, and nobody should wait for that.
+        # Concurrently: orphans are rare, so looking for them must not add a round trip.
         entries, stored = await asyncio.gather(
             self._load_orphans(pair), self.read_conversation(pair)
         )
@@ -380,8 +382,8 @@ class PostgresStorage:
         entries = await self.database.fetch(queries.PAGE, row["id"], offset, limit, PAGE_BYTES)
         messages = decode_messages(entry["body"] for entry in entries)
         total = row["message_count"]
-        following = messages[-1].id + 1 if messages else total
-        return MessagePage(messages, total, following if following < total else None)
+        next_id = messages[-1].id + 1 if messages else total
+        return MessagePage(messages, total, next_id if next_id < total else None)
 
     async def find_run(self, pair: Pair, *, run: str = "", key: str = "") -> list[Record]:
         await self.open()
@@ -441,23 +443,23 @@ class PostgresStorage:
         if not since or row["at"] - int(at or 0) > queries.REMEMBERED_SECONDS:
             return LogChanges(cursor, None, ())
         changed = await self.database.fetch(queries.CHANGED, horizon)
-        gone = await self.database.fetch(queries.GONE, horizon)
+        deleted = await self.database.fetch(queries.GONE, horizon)
         return LogChanges(
             cursor,
             {row["handle"]: compute_version(row) for row in changed},
-            tuple(row["handle"] for row in gone),
+            tuple(row["handle"] for row in deleted),
         )
 
     async def read_new_records(
         self, positions: Sequence[tuple[str, int]], limit: int
     ) -> list[RecordSlice | StorageError | None]:
-        found: list[RecordSlice | StorageError | None] = []
+        slices: list[RecordSlice | StorageError | None] = []
         for handle, position in positions:
             try:
-                found.append(await self._follow_one(handle, position, limit))
+                slices.append(await self._follow_one(handle, position, limit))
             except StorageError as error:
-                found.append(error)
-        return found
+                slices.append(error)
+        return slices
 
     async def _follow_one(self, handle: str, position: int, limit: int) -> RecordSlice | None:
         if not is_handle(handle):
@@ -474,14 +476,14 @@ class PostgresStorage:
     async def _read_from(
         self, statement: str, row: Any, position: int, limit: int
     ) -> RecordSlice | None:
-        """The records after a position of the conversation in this row."""
+        """The records after a position in the conversation of this row."""
         if row is None:
             return None
         last = row["last_seq"]
         start = position if 0 <= position <= last else 0
         entries = await self.database.fetch(statement, row["id"], start, last, limit)
-        reached = entries[-1]["seq"] if entries else start
-        placed = tuple(
+        position_after = entries[-1]["seq"] if entries else start
+        placed_records = tuple(
             (entry["seq"] - 1, record)
             for entry in entries
             if entry["body"] is not None
@@ -491,30 +493,30 @@ class PostgresStorage:
             read_pair_row(row),
             decode_column(row["created_at"]),
             start,
-            placed,
-            reached,
+            placed_records,
+            position_after,
             compute_version(row),
-            reached < last,
+            position_after < last,
         )
 
     async def read_windows(
-        self, places: Sequence[WindowRequest]
+        self, requests: Sequence[WindowRequest]
     ) -> list[tuple[MessageRecord, ...]]:
         await self.open()
         rows = await self.database.fetch(
             queries.WINDOWS,
-            [encode_column(place.handle) for place in places],
-            [place.id for place in places],
-            [place.before for place in places],
-            [place.after for place in places],
+            [encode_column(request.handle) for request in requests],
+            [request.id for request in requests],
+            [request.before for request in requests],
+            [request.after for request in requests],
         )
-        bodies: list[list[str]] = [[] for _ in places]
+        bodies: list[list[str]] = [[] for _ in requests]
         for row in rows:
             bodies[row["place"] - 1].append(row["body"])
-        found = [decode_messages(each) for each in bodies]
+        windows = [decode_messages(texts) for texts in bodies]
         return [
-            window if any(message.id == place.id for message in window) else ()
-            for place, window in zip(places, found, strict=True)
+            window if any(message.id == request.id for message in window) else ()
+            for request, window in zip(requests, windows, strict=True)
         ]
 
     # ── Agents ──────────────────────────────────────────────────────────────────────────────
@@ -539,10 +541,10 @@ class PostgresStorage:
         await self.open()
         await self.agent_table.rename(old, new)
 
-    # ── What others want to hear ────────────────────────────────────────────────────────────
+    # ── Interests ───────────────────────────────────────────────────────────────────────────
 
-    async def publish_interests(self, wishes: Collection[tuple[str, str]]) -> None:
-        """What this daemon's clients want to hear of, by agent and sender, from now on."""
+    async def publish_interests(self, interests: Collection[tuple[str, str]]) -> None:
+        """Store the agents and senders that this daemon's clients subscribed to."""
         await self.open()
         async with self.database.transaction() as connection:
             await connection.execute("DELETE FROM interests WHERE daemon = $1", self.id)
@@ -550,13 +552,13 @@ class PostgresStorage:
                 queries.INSERT_INTEREST,
                 [
                     (self.id, encode_column(agent), encode_column(sender))
-                    for agent, sender in wishes
+                    for agent, sender in interests
                 ],
             )
             await connection.execute(queries.NOTIFY_INTERESTS, self._channel)
 
     async def load_interests(self) -> list[tuple[UUID, str, str]]:
-        """What the others' clients want to hear of."""
+        """The agents and senders that clients of other daemons subscribed to, with the daemon."""
         await self.open()
         return [
             (row["daemon"], decode_column(row["agent"]), decode_column(row["sender"]))
@@ -584,7 +586,7 @@ def compute_version(row: Any) -> int:
 
 
 def get_channel(url: str) -> str:
-    """One for each fleet: those in other schemas of the database have others."""
+    """The notification channel of a fleet; fleets in other schemas have other channels."""
     from urllib.parse import parse_qs, urlsplit
 
     schema = parse_qs(urlsplit(url).query).get("search_path", ["public"])[0]

@@ -1,4 +1,4 @@
-"""Subscriptions in PostgreSQL: whoever takes one out has it to themselves, in all the fleet."""
+"""SubscriptionTable: event subscriptions in PostgreSQL, shared by the daemons of a fleet."""
 
 from collections.abc import Collection
 
@@ -28,7 +28,7 @@ class SubscriptionTable:
         return [Subscription(**row) for row in rows]
 
     async def list_for_source(self, source: str) -> list[Subscription]:
-        """Those of one source, as they are now."""
+        """The subscriptions to one source, as they are now."""
         rows = await self._database.fetch(
             "SELECT id, source, target_agent, once, created_by FROM subscriptions "
             "WHERE source = $1 ORDER BY id",
@@ -52,7 +52,7 @@ class SubscriptionTable:
         return Subscription(number, source, target_agent, once, created_by)
 
     async def remove(self, ids: Collection[int]) -> set[int]:
-        """Those that were there."""
+        """Remove those that exist, and return their ids. Each id is returned to one daemon only."""
         ids = [number for number in ids if number <= MAX_BIGINT]
         async with self._database.transaction() as connection:
             rows = await connection.fetch(

@@ -1,8 +1,8 @@
-"""Claims: one turn at a time in a conversation, whatever daemon it is in, as they came.
+"""TurnClaims: one turn at a time in a conversation across all daemons, in order of arrival.
 
-Whoever has the turn has a lease: a row with an owner, an expiry and a fence, a number that is never
-given out twice. It is renewed while its daemon lives; one that expired is anybody's. Every append
-names its fence, so a daemon that slept through its lease cannot add a word.
+The owner of a turn has a lease: a row with an owner, an expiry and a fence, a number that is never
+used twice. It is renewed while its daemon is alive; any daemon may take over an expired one. Every
+append names its fence, so a daemon that was suspended beyond its lease cannot append anything.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from .database import PostgresDatabase
 
 log = logging.getLogger(__name__)
 
-# Notices may be lost; whoever waits looks for itself that often, in seconds.
+# Seconds between polls of a waiting claim, because notices may be lost.
 POLL_SECONDS = 1.0
-# Closes a run on the record, for whoever has the turn now: one that a dead daemon left open, or one
-# of ours of which something could not be kept.
+# Stores the end of a run, under the lease of the turn's new owner: a run that a dead daemon left
+# open, or one of ours with a failed write.
 CloseRun = Callable[["TurnLease", str], Awaitable[None]]
 
 ENTER = "SELECT * FROM crabtalk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)"
@@ -34,7 +34,7 @@ LEAVE = "SELECT crabtalk_leave($1, $2, $3, $4)"
 FENCE_OFF = """
 UPDATE leases SET fence = crabtalk_fence() WHERE key = $1 AND fence = $2 RETURNING fence
 """
-# Not by way of the line: the turn is over, and is only to be closed.
+# Ignores the queue: the turn is over, and only needs to be closed.
 TAKE_OVER = """
 UPDATE leases SET owner = $2, fence = crabtalk_fence(),
     expires_at = clock_timestamp() + make_interval(secs => $3)
@@ -43,7 +43,7 @@ FROM (SELECT run AS dead_run, key AS of FROM leases
 WHERE key = old.of
 RETURNING fence, dead_run
 """
-# The run before is closed; from now on the lease is this one's.
+# After the previous run was closed, the lease belongs to the new run.
 INHERIT = """
 UPDATE leases SET run = $3,
     since = coalesce((SELECT last_seq FROM conversations WHERE key = $1), 0)
@@ -52,19 +52,19 @@ WHERE key = $1 AND fence = $2
 
 
 class TurnLease(msgspec.Struct, eq=False):
-    """The turn of a conversation, as long as it is ours."""
+    """Our ownership of a conversation's turn."""
 
     pair: Pair
     key: str
     fence: int
     version: ConversationVersion = None
     is_lost: bool = False
-    has_failed_writes: bool = False  # something could not be kept, or nobody knows whether it was
+    has_failed_writes: bool = False  # a write failed, or its outcome is unknown
 
 
 class TurnClaims:
-    """Those of one daemon. `opening` comes before all else; `closing` is told of a run that a dead
-    daemon left open."""
+    """The claims of one daemon. `ensure_open` is awaited first; `close_run` closes a run that a
+    dead daemon left open."""
 
     def __init__(
         self,
@@ -73,25 +73,26 @@ class TurnClaims:
         channel: str,
         seconds: float,
         *,
-        opening: Callable[[], Awaitable[None]],
-        closing: CloseRun,
+        ensure_open: Callable[[], Awaitable[None]],
+        close_run: CloseRun,
     ) -> None:
         self.database = database
         self.daemon = daemon
         self.channel = channel
         self.seconds = seconds
-        self._opening = opening
-        self._closing = closing
-        self._granted: dict[str, TurnLease] = {}  # what is renewed, by key
-        self._held: dict[str, TurnLease] = {}  # of these, what is made use of
-        self._last_tasks: dict[str, asyncio.Task[None]] = {}  # who came last to each, or left it
+        self._ensure_open = ensure_open
+        self._close_run = close_run
+        self._granted: dict[str, TurnLease] = {}  # leases to renew, by key
+        self._held: dict[str, TurnLease] = {}  # those of a turn that is running
+        self._last_tasks: dict[str, asyncio.Task[None]] = {}  # last entry or release by key
         self._waiting: dict[str, set[PostgresTurnClaim]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.on_lost: Callable[[Pair], None] = lambda pair: None  # is told that a turn is another's
-        self.rejoin: Callable[[], Awaitable[None]] = opening  # when the others have forgotten us
+        # Called when a turn was taken over.
+        self.on_lost: Callable[[Pair], None] = lambda pair: None
+        self.rejoin: Callable[[], Awaitable[None]] = ensure_open  # called when our row was removed
 
     def claim_turn(self, pair: Pair, run: str = "", *, first: bool = False) -> "PostgresTurnClaim":
-        """A place in everybody's line, at once: those of this daemon are in the order of calls."""
+        """Queue for the turn at once; claims of this daemon are in the order of calls."""
         return PostgresTurnClaim(self, pair, run, first)
 
     def get_held(self, pair: Pair) -> TurnLease | None:
@@ -101,20 +102,20 @@ class TurnClaims:
         return len(self._held)
 
     def wake(self, key: str) -> None:
-        """The turn of a conversation may be free."""
+        """Wake the waiting claims of a conversation, because its turn may be free."""
         for claim in self._waiting.get(key, ()):
             claim.wake_event.set()
 
     @property
     def granted_leases(self) -> list[TurnLease]:
-        """All that is to be renewed."""
+        """All leases that a heartbeat must renew."""
         return list(self._granted.values())
 
-    def apply_renewal(self, asked: Collection[TurnLease], ours: Collection[int]) -> None:
-        """Of the leases that were asked about, those with these fences are ours."""
-        for lease in asked:
-            # It may have been given back meanwhile, and another one taken.
-            if lease.fence in ours or not self._stop_renewing(lease):
+    def apply_renewal(self, leases: Collection[TurnLease], renewed_fences: Collection[int]) -> None:
+        """Handle a heartbeat's result: of `leases`, those with `renewed_fences` are still ours."""
+        for lease in leases:
+            # It may have been released meanwhile, and another one acquired.
+            if lease.fence in renewed_fences or not self._stop_renewing(lease):
                 continue
             lease.is_lost = True
             log.warning(
@@ -125,8 +126,8 @@ class TurnClaims:
                 self.on_lost(lease.pair)
 
     def find_stray_tickets(self, tickets: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Of the tickets this daemon has, by key, those that nobody here knows of: their answer
-        was lost, or they could not be given back."""
+        """The tickets in the database, by key, that no claim here has: the answer that gave them
+        out was lost, or they could not be released."""
         return [
             (key, number)
             for key, number in tickets
@@ -138,16 +139,16 @@ class TurnClaims:
         await self.database.change(LEAVE, key, None, ticket, self.channel)
 
     async def close_dead_lease(self, key: str, pair: Pair) -> None:
-        """Closes what the owner of an expired lease left open, and lets the next one have it."""
+        """Close the run of an expired lease, and release the lease."""
         if key in self._last_tasks or key in self._granted:
             return  # it is our own, and only late
         rows = await self.database.change(TAKE_OVER, key, self.daemon, self.seconds)
         if not rows:
-            return  # somebody else was quicker
+            return  # another daemon was faster
         lease = TurnLease(pair, key, rows[0]["fence"])
-        # Failing here, it expires once more, and somebody closes it then.
+        # If this fails, the lease expires again, and some daemon closes the run then.
         with suppress(FencedError):
-            await self._closing(lease, rows[0]["dead_run"])
+            await self._close_run(lease, rows[0]["dead_run"])
             await self.database.change(LEAVE, key, lease.fence, None, self.channel)
             log.warning("a daemon died in a turn of %.80s with %.80s; it is closed", *pair)
 
@@ -155,34 +156,34 @@ class TurnClaims:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    # ── What a claim does ───────────────────────────────────────────────────────────────────
+    # ── Called by claims ────────────────────────────────────────────────────────────────────
 
     def run_in_order(self, key: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
-        """Does it when all that was to be done for this key before is done."""
-        before = self._last_tasks.get(key)
+        """Run `work` after all earlier work for this key."""
+        previous = self._last_tasks.get(key)
 
         async def in_order() -> None:
-            if before is not None:
-                await asyncio.wait([before])
+            if previous is not None:
+                await asyncio.wait([previous])
             await work()
 
         task = asyncio.ensure_future(in_order())
         self._last_tasks[key] = task
         self._tasks.add(task)
 
-        def over(task: asyncio.Task[None]) -> None:
+        def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if self._last_tasks.get(key) is task:
                 del self._last_tasks[key]
             if not task.cancelled():
-                task.exception()  # who waits for it has it
+                task.exception()  # raised in the caller; no warning at exit
 
-        task.add_done_callback(over)
+        task.add_done_callback(on_done)
         return task
 
     async def enter(self, claim: "PostgresTurnClaim", *, is_next: bool = False) -> None:
-        """Has the turn, or a ticket for it. `is_next`: in its daemon's own line."""
-        await self._opening()
+        """Get the turn or a ticket for it. `is_next`: it is the first claim of this daemon."""
+        await self._ensure_open()
         if is_next and await self._take_from_sibling(claim):
             return
         row = await self._enter(claim)
@@ -192,10 +193,10 @@ class TurnClaims:
         claim.ticket = row["ticket"]
         if row["fence"] is not None:
             claim.ticket = None
-            stamp = (row["conversation"], row["last_seq"]) if row["conversation"] else None
-            await self._grant(claim, TurnLease(claim.pair, claim.key, row["fence"], stamp), row)
+            version = (row["conversation"], row["last_seq"]) if row["conversation"] else None
+            await self._grant(claim, TurnLease(claim.pair, claim.key, row["fence"], version), row)
         if claim.first and not is_next:
-            self.wake(claim.key)  # whoever is first in our own line may have it instead
+            self.wake(claim.key)  # the first claim in our own queue may get the turn instead
 
     async def _enter(self, claim: "PostgresTurnClaim") -> Any:
         agent, sender = claim.pair
@@ -224,18 +225,18 @@ class TurnClaims:
         self._granted[lease.key] = lease
         try:
             if row["dead_run"] is not None:
-                await self._closing(lease, row["dead_run"])
+                await self._close_run(lease, row["dead_run"])
                 await self.database.change(INHERIT, lease.key, lease.fence, claim.run)
         except BaseException:
-            # Nobody renews it: it expires, and whoever has it next closes that run.
+            # Without renewal the lease expires, and its next owner closes that run.
             self._stop_renewing(lease)
             raise
         claim.lease = lease
 
     async def _take_from_sibling(self, claim: "PostgresTurnClaim") -> bool:
-        """What others of this daemon have for this turn is as good: its own line says who has it
-        first, and that may be another one than by the tickets."""
-        others = [one for one in self._waiting.get(claim.key, ()) if one is not claim]
+        """Take the lease or the best ticket of another claim of this daemon: the order of this
+        daemon's own queue may differ from the order of the tickets."""
+        others = [sibling for sibling in self._waiting.get(claim.key, ()) if sibling is not claim]
         for other in others:
             if (lease := other.lease) is not None and not lease.is_lost:
                 other.lease, other.ticket, other.first = None, claim.ticket, claim.first
@@ -244,7 +245,7 @@ class TurnClaims:
                 return True
         if claim.ticket is not None:
             best = min(
-                (one for one in (claim, *others) if one.ticket is not None),
+                (sibling for sibling in (claim, *others) if sibling.ticket is not None),
                 key=PostgresTurnClaim.queue_position,
             )
             claim.ticket, best.ticket = best.ticket, claim.ticket
@@ -252,7 +253,7 @@ class TurnClaims:
         return False
 
     def add_waiting(self, claim: "PostgresTurnClaim") -> None:
-        """It is told when its turn may have come, also while it is looking."""
+        """Wake the claim when its turn may be free, even while it is entering."""
         self._waiting.setdefault(claim.key, set()).add(claim)
 
     def mark_held(self, claim: "PostgresTurnClaim", lease: TurnLease) -> None:
@@ -274,16 +275,16 @@ class TurnClaims:
         try:
             if lease is not None and lease.has_failed_writes and not lease.is_lost:
                 await self._fence_off(lease)
-                await self._closing(lease, claim.run)
+                await self._close_run(lease, claim.run)
             fence = lease.fence if lease is not None else None
             await self.database.change(LEAVE, claim.key, fence, claim.ticket, self.channel)
         except StorageError as error:
-            # A lease that nobody renews expires, and its run is closed then; a ticket that nobody
-            # knows of is found by the next beat.
+            # Without renewal the lease expires, and its run is closed then; the next heartbeat
+            # finds a ticket that no claim has.
             log.warning("a turn could not be given back; it expires by itself: %s", error)
 
     async def _fence_off(self, lease: TurnLease) -> None:
-        """Whatever of ours is still on its way to the database is there then, or never will be."""
+        """Change the fence, so that our pending writes are either stored by now or refused."""
         for row in await self.database.change(FENCE_OFF, lease.key, lease.fence):
             lease.fence = row["fence"]
 
@@ -294,7 +295,7 @@ class TurnClaims:
 
 
 class PostgresTurnClaim:
-    """One turn's place in the line of all daemons. Left, be it reached or not."""
+    """A turn's place in the queue of all daemons. Release it, whether it was reached or not."""
 
     def __init__(self, claims: TurnClaims, pair: Pair, run: str, first: bool) -> None:
         self.pair = pair
@@ -310,25 +311,25 @@ class PostgresTurnClaim:
         self._enter_task = claims.run_in_order(self.key, lambda: claims.enter(self))
 
     def queue_position(self) -> tuple[bool, int]:
-        """In everybody's line, with a ticket."""
+        """Position in the queue of all daemons, for a claim with a ticket."""
         return not self.first, self.ticket or 0
 
     @property
     def held_lease(self) -> TurnLease:
-        """Once it was reached."""
+        """The lease, after `acquire`. Raises FencedError before."""
         if self.lease is None:
             raise FencedError("it is not this one's turn")
         return self.lease
 
     async def is_free(self) -> bool:
-        """Whether its turn came at once. Cancelled, it is as in `reach`."""
+        """Whether the turn was free at once. Cancellation is as in `acquire`."""
         await self._wait_entered()
         return self.lease is not None
 
     async def acquire(self) -> ConversationVersion:
-        """Waits for its turn. Returns which conversation there is, and how far it goes.
+        """Wait for the turn. Returns the version of the conversation.
 
-        Raises StorageError. Called when it is the first of its daemon's line.
+        Raises StorageError. To be called when it is the first claim in its daemon's queue.
         """
         await self._wait_entered()
         self._enter_task.result()
@@ -338,24 +339,24 @@ class PostgresTurnClaim:
                 async with asyncio.timeout(POLL_SECONDS):
                     await self.wake_event.wait()
             self.wake_event.clear()
-            # As a task of its own: cancelled, it would not know whether it has the turn.
-            again = self._claims.run_in_order(
+            # A separate task: if it were cancelled, we would not know whether we have the turn.
+            entering = self._claims.run_in_order(
                 self.key, lambda: self._claims.enter(self, is_next=True)
             )
-            await asyncio.wait([again])
+            await asyncio.wait([entering])
             try:
-                again.result()
+                entering.result()
             except StorageUnavailableError as error:
-                # The ticket is kept, and the database may be back before anybody gives up.
+                # The ticket stays valid, and the database may be back before the caller gives up.
                 log.info("waiting for a turn: %s", error)
         self._claims.mark_held(self, self.lease)
         return self.lease.version
 
     async def _wait_entered(self) -> None:
-        """Until it is known whether the turn is free.
+        """Wait until it is known whether the turn is free.
 
-        That takes a moment, so whoever is killed meanwhile waits for it: one that has its turn then
-        begins it, as if the kill had come later, and what was said to it is kept.
+        If it is cancelled meanwhile, it still waits for the answer. If it then has the turn, the
+        turn begins, as if it was cancelled later, and its message is stored.
         """
         try:
             await asyncio.wait([self._enter_task])
@@ -367,7 +368,7 @@ class PostgresTurnClaim:
             task.cancel()  # again, at its next await
 
     def release(self) -> ConversationVersion:
-        """Gives it back, soon. Returns how far the conversation goes now."""
+        """Release the turn in the background. Returns the version of the conversation."""
         if not self._has_left:
             self._has_left = True
             self._claims.forget(self)

@@ -1,4 +1,4 @@
-"""Bing: ten results a page. Its links go through a counter, and carry the address in base64."""
+"""Bing: ten results a page. Its links go through a redirect with the target in base64."""
 
 import base64
 import binascii
@@ -36,16 +36,18 @@ def parse_results(html: str) -> list[EngineHit]:
     for result in page.css("li.b_algo"):
         link = result.css_first("h2 a")
         if link is not None:
-            about = result.css_first(".b_caption p, .b_lineclamp2, .b_algoSlug")
-            for mark in about.css(".algoSlug_icon, .news_dt") if about is not None else ():
-                mark.decompose()
-            address = resolve_link(link.attributes.get("href") or "")
-            hits.append(EngineHit(extract_text(link), address, extract_text(about)))
+            description = result.css_first(".b_caption p, .b_lineclamp2, .b_algoSlug")
+            for icon in (
+                description.css(".algoSlug_icon, .news_dt") if description is not None else ()
+            ):
+                icon.decompose()
+            url = resolve_link(link.attributes.get("href") or "")
+            hits.append(EngineHit(extract_text(link), url, extract_text(description)))
     return require_results(filter_usable(hits), page, NO_RESULTS_PHRASES)
 
 
 def resolve_link(url: str) -> str:
-    """Where a link of the counter leads; any other link leads where it says."""
+    """The target of a redirect link; other links are returned unchanged."""
     parts = urlsplit(url)
     if parts.path != "/ck/a":
         return url

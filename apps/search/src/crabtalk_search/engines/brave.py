@@ -1,4 +1,4 @@
-"""Brave: its pages for people. With a key, `brave_api` is the better way."""
+"""Brave's HTML pages. With a key, `brave_api` is more reliable."""
 
 from dataclasses import dataclass
 
@@ -30,8 +30,10 @@ def parse_results(html: str) -> list[EngineHit]:
         link = result.css_first("a[href]")
         if link is not None:
             title = result.css_first(".title, .snippet-title") or link
-            about = result.css_first(DESCRIPTION)
+            description = result.css_first(DESCRIPTION)
             hits.append(
-                EngineHit(extract_text(title), link.attributes["href"] or "", extract_text(about))
+                EngineHit(
+                    extract_text(title), link.attributes["href"] or "", extract_text(description)
+                )
             )
     return require_results(filter_usable(hits), page, NO_RESULTS_PHRASES)

@@ -1,4 +1,4 @@
-"""Brave's API, for those who have a key."""
+"""Brave's API. It needs a key."""
 
 from dataclasses import dataclass, field
 from typing import Any

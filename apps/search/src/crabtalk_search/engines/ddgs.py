@@ -1,4 +1,4 @@
-"""ddgs: a library that asks several engines in ways of its own. Used where it is installed."""
+"""ddgs: a library that queries several engines. It is an optional dependency."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,12 +30,12 @@ class DdgsEngine:
     has_pages: bool = True
 
     async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
-        """In a thread: the library blocks. Cancelled, the thread ends by itself, unheard."""
+        """Runs in a thread, because the library blocks. Cancelled, the thread's result is lost."""
         try:
             return parse_results(await asyncio.to_thread(self.ask, query, page))
         except EngineError:
             raise
-        except Exception as error:  # the library's own, and those of what it asks
+        except Exception as error:  # of the library, and of the engines it asks
             raise EngineError(str(error) or type(error).__name__) from None
 
 

@@ -1,4 +1,4 @@
-"""DuckDuckGo: the page for small screens, and if that refuses, the one without scripts."""
+"""DuckDuckGo: the lite page, and if that is refused, the HTML page without scripts."""
 
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
@@ -29,7 +29,7 @@ class DuckDuckGoEngine:
 
 
 def parse_lite_results(html: str) -> list[EngineHit]:
-    """A table: one row for the link, one for what the page says."""
+    """Results are in a table: one row for the link, one for the snippet."""
     page = LexborHTMLParser(html)
     hits = filter_usable(
         EngineHit(extract_text(link), resolve_link(link), extract_text(find_snippet(link)))
@@ -44,8 +44,8 @@ def parse_html_results(html: str) -> list[EngineHit]:
     for result in page.css(".result:not(.result--ad)"):
         link = result.css_first("a.result__a")
         if link is not None:
-            about = result.css_first(".result__snippet")
-            hits.append(EngineHit(extract_text(link), resolve_link(link), extract_text(about)))
+            snippet = result.css_first(".result__snippet")
+            hits.append(EngineHit(extract_text(link), resolve_link(link), extract_text(snippet)))
     return require_results(filter_usable(hits), page, NO_RESULTS_PHRASES)
 
 
@@ -66,7 +66,7 @@ def find_snippet(link: LexborNode) -> LexborNode | None:
 
 
 def resolve_link(link: LexborNode) -> str:
-    """Where it leads without the detour; an advertisement leads nowhere."""
+    """The target of a link without the redirect; empty for an advertisement."""
     url = link.attributes.get("href") or ""
     parts = urlsplit(url)
     if parts.path == "/y.js":

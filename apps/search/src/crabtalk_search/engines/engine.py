@@ -1,4 +1,7 @@
-"""Engine: whoever can be asked. Each is a module: how it is asked, and how its answer is read."""
+"""The engine interface, and helpers for parsing. Each engine is a module: its request and parser.
+
+Engines know nothing of each other, and any of them may fail alone.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -11,40 +14,40 @@ from crabtalk_search.errors import EngineError
 
 
 class SearchEngine(Protocol):
-    """Knows nothing of the others, and may fail alone."""
+    """A web search engine."""
 
     @property
     def id(self) -> str:
-        """What the configuration calls it."""
+        """Its name in the configuration."""
 
     @property
     def has_pages(self) -> bool:
-        """Whether it has more than a first page. It is not asked for others if not."""
+        """Whether it has more than one page of results. If not, it is only asked for page 0."""
 
     async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
-        """The hits on that page, the first being 0. Raises EngineError."""
+        """The hits on a page; the first page is 0. Raises EngineError."""
 
 
 def extract_text(node: LexborNode | None) -> str:
-    """Its text with single blanks; nothing for no node."""
+    """The text of a node with single spaces; empty for None."""
     return " ".join(node.text(separator="").split()) if node is not None else ""
 
 
 def filter_usable(hits: Iterable[EngineHit]) -> list[EngineHit]:
-    """Without those that lead nowhere."""
+    """Leave out hits without a title or a web address."""
     return [hit for hit in hits if hit.title and hit.url.startswith(("http://", "https://"))]
 
 
 def require_results(
-    hits: list[EngineHit], page: LexborHTMLParser, nothing: tuple[str, ...]
+    hits: list[EngineHit], page: LexborHTMLParser, no_results_phrases: tuple[str, ...]
 ) -> list[EngineHit]:
-    """The hits. None at all is an answer only where the page says so, in one of these words.
+    """Return the hits. An empty list counts only if the page has one of `no_results_phrases`.
 
-    Otherwise it is a page we cannot read: a captcha, or a new layout.
+    Otherwise the page cannot be parsed: it is a captcha, or has a new layout.
     """
     if not hits:
         text = extract_text(page.body).lower()
-        if not any(words in text for words in nothing):
+        if not any(phrase in text for phrase in no_results_phrases):
             raise EngineError(
                 "no results on its page: it may ask for a captcha, or have a new layout; "
                 "try again later, or leave it out of `engines`"
@@ -53,7 +56,7 @@ def require_results(
 
 
 def get_objects(answer: Any, *path: str) -> list[dict[str, Any]]:
-    """The list of objects at `path` in what a JSON engine sent; empty where there is none."""
+    """The list of objects at `path` in a JSON answer; empty if there is none."""
     for name in path:
         answer = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(answer, list):
@@ -62,7 +65,7 @@ def get_objects(answer: Any, *path: str) -> list[dict[str, Any]]:
 
 
 def to_plain_text(value: Any) -> str:
-    """A text of a JSON engine, without the tags some put around matches."""
+    """A text of a JSON answer, without the tags that some engines put around matches."""
     if not isinstance(value, str):
         return ""
     if "<" in value or "&" in value:

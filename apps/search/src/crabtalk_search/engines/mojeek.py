@@ -1,4 +1,4 @@
-"""Mojeek: an index of its own, ten results a page."""
+"""Mojeek: a search engine with an index of its own, ten results a page."""
 
 from dataclasses import dataclass
 
@@ -29,10 +29,10 @@ def parse_results(html: str) -> list[EngineHit]:
     for result in page.css("ul.results-standard > li"):
         link = result.css_first("h2 a, a.title")
         if link is not None:
-            about = result.css_first("p.s")
+            description = result.css_first("p.s")
             hits.append(
                 EngineHit(
-                    extract_text(link), link.attributes.get("href") or "", extract_text(about)
+                    extract_text(link), link.attributes.get("href") or "", extract_text(description)
                 )
             )
     return require_results(filter_usable(hits), page, NO_RESULTS_PHRASES)

@@ -1,4 +1,4 @@
-"""SearXNG: a metasearch of one's own, or of somebody one trusts. It must allow JSON."""
+"""SearXNG: a metasearch server that the user runs or trusts. It must allow JSON."""
 
 from dataclasses import dataclass
 from typing import Any

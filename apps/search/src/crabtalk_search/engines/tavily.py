@@ -1,4 +1,4 @@
-"""Tavily's API, for those who have a key. It has no second page."""
+"""Tavily's API. It needs a key, and has no second page."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +20,8 @@ class TavilyEngine:
 
     async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
         headers = {"Authorization": f"Bearer {self.key}"}
-        asked = {"query": query, "max_results": MAX_RESULTS}
-        return parse_results(await web.post_json(self.url, asked, headers=headers))
+        query_body = {"query": query, "max_results": MAX_RESULTS}
+        return parse_results(await web.post_json(self.url, query_body, headers=headers))
 
 
 def parse_results(answer: Any) -> list[EngineHit]:

@@ -1,4 +1,4 @@
-"""Wikipedia: articles of the English one whose titles fit. An API, made for this."""
+"""Wikipedia: English articles with matching titles, through its search API."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from crabtalk_search.errors import EngineError
 from .engine import filter_usable
 
 MAX_RESULTS = 10
-# Its operators ask every program to say what it is.
+# Wikipedia asks every program to identify itself.
 HEADERS = {"User-Agent": "crabtalk-search (an open source agent daemon's search component)"}
 
 
@@ -21,17 +21,17 @@ class WikipediaEngine:
     has_pages: bool = False
 
     async def search(self, web: EngineClient, query: str, page: int) -> list[EngineHit]:
-        asked = {
+        parameters = {
             "action": "opensearch",
             "search": query,
             "limit": str(MAX_RESULTS),
             "format": "json",
         }
-        return parse_results(await web.get_json(self.url, headers=HEADERS, **asked))
+        return parse_results(await web.get_json(self.url, headers=HEADERS, **parameters))
 
 
 def parse_results(answer: Any) -> list[EngineHit]:
-    """Four lists side by side: the question, then titles, descriptions and addresses."""
+    """The answer has four parallel lists: the query, titles, descriptions and addresses."""
     match answer:
         case [_, [*titles], [*descriptions], [*urls]]:
             rows = zip(titles, urls, descriptions, strict=False)

@@ -1,4 +1,5 @@
-"""The adapter: what agents do becomes the envelopes of a session. Pure, and always the same."""
+"""The adapter: converts what agents do into the envelopes of a session. It is pure: the same events
+always give the same envelopes."""
 
 from .conversation_resolver import ConversationResolver
 from .envelope_adapter import EnvelopeAdapter

@@ -1,4 +1,4 @@
-"""Background: delegated runs that outlived the turn they began in, until they are over."""
+"""Delegated runs that outlive the turn they began in, until they end."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,10 @@ from .run_state import DelegatedTask
 from .text_segment import TextSegment
 from .tool_text import MAX_RESULT, MAX_TITLE, escape_markdown, excerpt_text
 
-# At once; the one that has been at it longest is then forgotten, with its report.
+# Background runs tracked at once. Beyond this the oldest run is dropped, and no report of it is
+# written.
 MAX_RUNS = 64
-# Runs that they set off in turn, of which nothing is told.
+# Runs that background runs delegate to in turn. Nothing is written about them.
 MAX_CHILD_RUNS = 1024
 
 
@@ -19,8 +20,8 @@ class BackgroundRun:
     last_text: str
     segment: TextSegment | None = None
 
-    def handle_event(self, heard: ReceivedEvent) -> None:
-        match heard.event:
+    def handle_event(self, received: ReceivedEvent) -> None:
+        match received.event:
             case TextPiece(thinking=False, text=text):
                 self.segment = self.segment or TextSegment()
                 for piece in self.segment.add(text):
@@ -38,7 +39,7 @@ class BackgroundRun:
             case EndReason.CANCELLED:
                 return f"{title} was cancelled."
             case EndReason.ERROR:
-                return f"{title} failed: {ended.error or 'nobody said why'}"
+                return f"{title} failed: {ended.error or 'no reason was given'}"
             case _:
                 return f"{title} has finished.\n\n{self.last_text}"
 
@@ -55,38 +56,39 @@ class BackgroundRuns:
         key = task.run_state.run or ParentCall(task.caller.run, *task.key)
         self._add(key, BackgroundRun(task.title, task.run_state.last_text, task.run_state.segment))
 
-    def add_run(self, heard: ReceivedEvent) -> None:
-        """One that was not kept, because nobody was here when its turn ended."""
-        self._add(heard.run, BackgroundRun(heard.agent or "A task", ""))
+    def add_run(self, received: ReceivedEvent) -> None:
+        """Track a run whose turn ended before this process started."""
+        self._add(received.run, BackgroundRun(received.agent or "A task", ""))
 
-    def _add(self, key: str | ParentCall, stray: BackgroundRun) -> None:
-        self._runs[key] = stray
+    def _add(self, key: str | ParentCall, run: BackgroundRun) -> None:
+        self._runs[key] = run
         while len(self._runs) > MAX_RUNS:
             del self._runs[next(iter(self._runs))]
 
-    def is_tracking(self, heard: ReceivedEvent) -> bool:
-        """Whether it is of one of them, or of a run that one of them set off."""
-        if heard.run in self._runs or heard.run in self._child_runs:
+    def is_tracking(self, received: ReceivedEvent) -> bool:
+        """Return whether the event belongs to a background run, or to a run that one of them
+        delegated to."""
+        if received.run in self._runs or received.run in self._child_runs:
             return True
-        if heard.parent is None:
+        if received.parent is None:
             return False
-        if (stray := self._runs.pop(heard.parent, None)) is not None:
-            self._runs[heard.run] = stray
+        if (run := self._runs.pop(received.parent, None)) is not None:
+            self._runs[received.run] = run
             return True
-        if heard.parent.run in self._runs or heard.parent.run in self._child_runs:
-            self._child_runs[heard.run] = None
+        if received.parent.run in self._runs or received.parent.run in self._child_runs:
+            self._child_runs[received.run] = None
             while len(self._child_runs) > MAX_CHILD_RUNS:
                 del self._child_runs[next(iter(self._child_runs))]
             return True
         return False
 
-    def handle_event(self, heard: ReceivedEvent) -> str:
-        """The report, once it is over."""
-        stray = self._runs.get(heard.run)
-        if stray is None:
+    def handle_event(self, received: ReceivedEvent) -> str:
+        """Return the report once the run is over, else an empty string."""
+        run = self._runs.get(received.run)
+        if run is None:
             return ""
-        stray.handle_event(heard)
-        if not isinstance(heard.event, RunEnded):
+        run.handle_event(received)
+        if not isinstance(received.event, RunEnded):
             return ""
-        del self._runs[heard.run]
-        return stray.build_report(heard.event)
+        del self._runs[received.run]
+        return run.build_report(received.event)

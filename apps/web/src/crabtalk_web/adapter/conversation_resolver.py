@@ -1,21 +1,23 @@
-"""Switchboard: whose conversation an element of the feed belongs to, delegated runs included."""
+"""Finds the conversation that an event of the feed belongs to, also for delegated runs."""
 
 from crabtalk.protocol import wire
 
-# Delegated runs at once; of the one that has been at it longest nothing more is told then.
+# Delegated runs tracked at once. Beyond this the oldest is dropped, and its events are no longer
+# resolved.
 MAX_DELEGATED_RUNS = 4096
-# What the daemon has delegated runs sent by.
+# The daemon gives delegated runs senders with this prefix.
 DELEGATED_PREFIX = "delegate:"
 
 
 class ConversationResolver:
-    """Learns from all it is shown, so show it all: the feed of every agent and sender."""
+    """Pass it every event of the feed, of all agents and senders: it learns the parents from
+    them."""
 
     def __init__(self) -> None:
         self._pairs: dict[str, tuple[str, str]] = {}  # by delegated run
 
     def find_conversation(self, message: wire.AgentEventMsg) -> tuple[str, str] | None:
-        """Agent and sender; None for a delegated run of which nobody saw the beginning."""
+        """Return agent and sender; None for a delegated run whose beginning was not seen."""
         if not message.HasField("parent"):
             return message.agent, message.sender
         parent = message.parent

@@ -1,4 +1,4 @@
-"""Delegation: the tasks of one call, told from its arguments, and what came of them."""
+"""Reads the tasks of a delegate call from its arguments, and their outcomes from its output."""
 
 from typing import Any
 
@@ -7,13 +7,14 @@ import msgspec
 from .tool_text import MAX_RESULT, excerpt_text, shorten_text, to_one_line
 
 DELEGATE_TOOL = "delegate"
-# An agent is refused more than a few; a call that asks for more than this is shown as it is.
+# The daemon refuses an agent more than a few tasks. A call with more than this is shown as a plain
+# tool call.
 MAX_TASKS = 64
 MAX_SUMMARY = 80
 
 
 class TaskArguments(msgspec.Struct, frozen=True):
-    """One task, as its call tells it."""
+    """One task, as the arguments of the call describe it."""
 
     message: str
     agent: str = ""
@@ -31,24 +32,27 @@ class TaskOutcome(msgspec.Struct, frozen=True):
 
 
 def parse_delegation(name: str, arguments: str) -> Delegation | None:
-    """None for any other call, and for one that nobody can make out."""
+    """Return None for any other tool, and for arguments that cannot be parsed."""
     if name != DELEGATE_TOOL:
         return None
     try:
-        told = msgspec.json.decode(arguments, type=Delegation)
+        delegation = msgspec.json.decode(arguments, type=Delegation)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return told if 0 < len(told.tasks) <= MAX_TASKS else None
+    return delegation if 0 < len(delegation.tasks) <= MAX_TASKS else None
 
 
 def parse_outcomes(output: str, count: int) -> list[TaskOutcome]:
-    """What each task came to, where the output says so; else each has all of the output."""
+    """Return the outcome of each task. If the output does not list them, every task gets the whole
+    output."""
     try:
-        told = msgspec.json.decode(output, type=list[TaskOutcome])
+        outcomes = msgspec.json.decode(output, type=list[TaskOutcome])
     except (msgspec.DecodeError, RecursionError):
-        told = []
-    if len(told) == count and all(o.result is not None or o.error is not None for o in told):
-        return told
+        outcomes = []
+    if len(outcomes) == count and all(
+        o.result is not None or o.error is not None for o in outcomes
+    ):
+        return outcomes
     return [TaskOutcome(result=output)] * count
 
 
@@ -57,15 +61,15 @@ def task_agent(task: TaskArguments) -> str:
 
 
 def summarize_task(task: TaskArguments) -> str:
-    """The first line that has words in it."""
-    lines = (to_one_line(one) for one in task.message[: 8 * MAX_RESULT].splitlines())
+    """Return the first line that is not blank."""
+    lines = (to_one_line(line) for line in task.message[: 8 * MAX_RESULT].splitlines())
     return shorten_text(next(filter(None, lines), ""), MAX_SUMMARY)
 
 
 def build_task_arguments(
     task: TaskArguments, subagent: str, *, in_background: bool
 ) -> dict[str, Any]:
-    """`sessionSubagent` is what readers nest the task's own envelopes by."""
+    """Readers use `sessionSubagent` to nest the task's own envelopes below the call."""
     return {
         "description": summarize_task(task),
         "prompt": excerpt_text(task.message, MAX_RESULT),

@@ -1,8 +1,8 @@
-"""Adapter: what happens in one conversation in, the envelopes of its session out.
+"""The adapter: takes the events of one conversation and returns the envelopes of its session.
 
-Pure: no clock, no chance, no I/O. The same happenings give the same envelopes, with the same ids.
-Runs of one conversation follow one another, but what is heard of them may not: whatever comes too
-early is kept, within bounds, until its turn has come.
+Pure: no clock, no randomness, no I/O. The same events give the same envelopes with the same ids.
+Runs of one conversation follow one another, but their events may arrive in another order: events
+that come too early are held back, within bounds, until their turn opens.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ from .run_state import RunState
 from .text_output import GrowingText
 from .turn_recovery import recover_turn
 
-# Runs and turns remembered once they are over.
+# Ended runs and closed turns that are remembered.
 MAX_REMEMBERED = 1024
 OPENING_EVENTS = (RunBegan, TextPiece, ToolsCalled, QuestionsAsked, RunSteered)
 
@@ -46,11 +46,12 @@ END_SENTENCES = {
 
 
 class EnvelopeAdapter:
-    """Of one session. `session` is any text that is the session's own, and stays so.
+    """The adapter of one session. `session` is any text that is unique to the session and never
+    changes.
 
-    `is_compat` is for readers that know certain tools by their names, and `shows_output` for those
-    that show nothing of what tools gave back: they get it as reasoning.
-    `history` is what was journalled last, from the start of a turn that may still be open.
+    `is_compat` is for readers that know certain tools by their names. `shows_output` is for readers
+    that do not show the output of tools: they get it as reasoning. `history` is the end of the
+    journal, from the start of a turn that may still be open.
     """
 
     def __init__(
@@ -67,12 +68,10 @@ class EnvelopeAdapter:
         self._shows_output = shows_output
         self._context_window = context_window
         self._times = IncreasingClock()
-        self._ended_runs: dict[str, None] = {}  # runs that ended
-        self._closed_turns: dict[str, None] = {}  # turns that did
+        self._ended_runs: dict[str, None] = {}
+        self._closed_turns: dict[str, None] = {}
         self._queued_turns: PendingEvents[str] = PendingEvents()  # by run
-        self._orphans: PendingEvents[tuple[str, str]] = (
-            PendingEvents()
-        )  # by run and call of the parent
+        self._orphans: PendingEvents[tuple[str, str]] = PendingEvents()  # by parent run and call
         self._background = BackgroundRuns()
         self._envelopes: list[Envelope] = []
         self._turn: OpenTurn | None = recover_turn(
@@ -81,17 +80,17 @@ class EnvelopeAdapter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a turn is open."""
         return self._turn is not None
 
     @property
     def pending_asks(self) -> tuple[OpenAsk, ...]:
-        """What waits for a person's answer now."""
+        """The questions that are waiting for a person's answer."""
         return tuple(self._turn.calls.pending_asks.values()) if self._turn is not None else ()
 
     @property
     def growing_text(self) -> GrowingText | None:
-        """What the turn's own agent, or its guest, is saying and no envelope has yet."""
+        """The text that the turn's own agent or its guest is writing and that is in no envelope
+        yet."""
         turn = self._turn
         if turn is None or turn.root.segment is None:
             return None
@@ -104,60 +103,63 @@ class EnvelopeAdapter:
         segment = self._turn.root.segment if self._turn is not None else None
         return (segment.pending_size, segment.thinking) if segment is not None else (0, False)
 
-    def handle_event(self, heard: ReceivedEvent) -> list[Envelope]:
-        self._dispatch_event(heard)
+    def handle_event(self, received: ReceivedEvent) -> list[Envelope]:
+        self._dispatch_event(received)
         self._handle_queued_turns()
         return self._take_envelopes()
 
     def reopen_run(self, run: str) -> None:
-        """A run that has ended goes on: somebody spoke while its last words were being stored."""
+        """Continue a run that had ended: a person wrote a message while its last text was being
+        stored."""
         self._ended_runs.pop(run, None)
 
     def flush_idle_text(self, at: int) -> list[Envelope]:
-        """For a time in which nothing was heard; makes what was said so far visible."""
+        """Write the pending text when no event has come for a while."""
         if self._turn is not None:
             self._turn.flush_ready_text(at)
         return self._take_envelopes()
 
     def mark_killed(self) -> None:
-        """Somebody asked for the turn to be stopped: however it ends now, it is cancelled."""
+        """A person stopped the turn: however it ends now, its status is cancelled."""
         if self._turn is not None:
             self._turn.is_killed = True
 
     def close_lost_turn(self, at: int, why: str = CONNECTION_LOST_TEXT) -> list[Envelope]:
-        """Nothing more will be heard of the open turn; if that is wrong, it goes on as another."""
+        """Close the open turn because no more events of it are expected. If events come after all,
+        they open another turn."""
         self._close_lost_turn(at, why)
         self._handle_queued_turns()
         return self._take_envelopes()
 
     def close_ask(self, ask_id: str, at: int, receipt: str = "") -> list[Envelope]:
-        """A question was answered, or given up. `receipt` says what was decided about a call."""
+        """A question was answered or dropped. `receipt` describes the decision about a call."""
         if self._turn is not None:
             self._turn.calls.close_ask(self._turn.root, ask_id, at, receipt)
         return self._take_envelopes()
 
     def record_approval(self, ask: OpenAsk, receipt: str, at: int) -> list[Envelope]:
-        """An approval of somebody else's run was answered here: in the open turn or in one of its
-        own, since that run is not told in this session."""
+        """Record a decision about a run of another sender. It goes into the open turn or into one
+        of its own, because that run is not shown in this session."""
         if self._turn is not None:
             self._turn.calls.record_approval(self._turn.root, ask, receipt, at)
-        elif (aside := self._open_side_turn(at, "approval", ask.id)) is not None:
-            aside.calls.record_approval(aside.root, ask, receipt, at)
-            self._end_turn(aside, "completed", at)
+        elif (side_turn := self._open_side_turn(at, "approval", ask.id)) is not None:
+            side_turn.calls.record_approval(side_turn.root, ask, receipt, at)
+            self._end_turn(side_turn, "completed", at)
         return self._take_envelopes()
 
     def write_notice(self, text: str, at: int) -> list[Envelope]:
-        """A line of service, in the open turn or in a turn of its own."""
+        """Write a service line, in the open turn or in a turn of its own."""
         self._write_notice(text, at, "note", str(at), text)
         return self._take_envelopes()
 
     def write_file(self, file: FileEvent, at: int, *, run: str = "") -> list[Envelope]:
-        """A file for people: from `run` if that is at work, else from the conversation's own."""
+        """Write a file for the person: from `run` if that is active, else from the conversation's
+        own run."""
         if self._turn is not None:
             self._turn.write_file(file, run, at)
-        elif (aside := self._open_side_turn(at, "file", file.ref)) is not None:
-            aside.write_file(file, "", at)
-            self._end_turn(aside, "completed", at)
+        elif (side_turn := self._open_side_turn(at, "file", file.ref)) is not None:
+            side_turn.write_file(file, "", at)
+            self._end_turn(side_turn, "completed", at)
         return self._take_envelopes()
 
     def statistics(self) -> dict[str, int]:
@@ -170,106 +172,110 @@ class EnvelopeAdapter:
 
     # ── Which turn it belongs to ────────────────────────────────────────────────────────────────
 
-    def _dispatch_event(self, heard: ReceivedEvent) -> None:
-        if isinstance(heard.event, ConversationCompacted):
-            text = f"**Compacted:** {heard.event.title}" if heard.event.title else "**Compacted**"
-            self._write_notice(text, heard.at, "compacted", heard.run, heard.at, text)
-        elif heard.run in self._ended_runs:
+    def _dispatch_event(self, received: ReceivedEvent) -> None:
+        if isinstance(received.event, ConversationCompacted):
+            text = (
+                f"**Compacted:** {received.event.title}"
+                if received.event.title
+                else "**Compacted**"
+            )
+            self._write_notice(text, received.at, "compacted", received.run, received.at, text)
+        elif received.run in self._ended_runs:
             pass
-        elif heard.parent is not None:
-            self._handle_task_event(heard, heard.parent)
+        elif received.parent is not None:
+            self._handle_task_event(received, received.parent)
         else:
-            self._handle_turn_event(heard)
+            self._handle_turn_event(received)
 
-    def _handle_turn_event(self, heard: ReceivedEvent) -> None:
+    def _handle_turn_event(self, received: ReceivedEvent) -> None:
         if self._turn is not None and not self._turn.run:
-            self._turn.is_streamed = heard.is_streamed
-            if not self._resume_turn(heard.run):
-                self._close_lost_turn(heard.at, END_UNSEEN_TEXT)
+            self._turn.is_streamed = received.is_streamed
+            if not self._resume_turn(received.run):
+                self._close_lost_turn(received.at, END_UNSEEN_TEXT)
         if self._turn is None:
-            self._open_turn(heard)
-        elif self._turn.run != heard.run:
-            self._queue_event(self._turn, heard)
-        elif self._turn.is_streamed == heard.is_streamed:
-            self._write_event(self._turn, self._turn.root, heard)
+            self._open_turn(received)
+        elif self._turn.run != received.run:
+            self._queue_event(self._turn, received)
+        elif self._turn.is_streamed == received.is_streamed:
+            self._write_event(self._turn, self._turn.root, received)
 
     def _resume_turn(self, run: str) -> bool:
-        """Whether the turn that was open in the journal is this run's."""
+        """Return whether the turn that was open in the journal belongs to this run."""
         if self._turn is None or self._next_turn_id(run) != self._turn.id:
             return False
         self._turn.set_run(run)
         return True
 
-    def _open_turn(self, heard: ReceivedEvent) -> None:
-        what = heard.event
+    def _open_turn(self, received: ReceivedEvent) -> None:
+        what = received.event
         if not isinstance(what, OPENING_EVENTS) and not (isinstance(what, RunEnded) and what.error):
             if isinstance(what, RunEnded):
-                remember_key(self._ended_runs, heard.run)
+                remember_key(self._ended_runs, received.run)
             return
         self._turn = self._new_turn(
-            self._next_turn_id(heard.run),
-            run=heard.run,
-            guest=heard.guest,
-            is_streamed=heard.is_streamed,
+            self._next_turn_id(received.run),
+            run=received.run,
+            guest=received.guest,
+            is_streamed=received.is_streamed,
         )
-        said = what.text if isinstance(what, RunBegan) else ""
-        self._turn.begin(said, heard.at)
-        self._write_event(self._turn, self._turn.root, heard)
+        text = what.text if isinstance(what, RunBegan) else ""
+        self._turn.begin(text, received.at)
+        self._write_event(self._turn, self._turn.root, received)
 
-    def _queue_event(self, turn: OpenTurn, heard: ReceivedEvent) -> None:
-        """Another run's turn is open: this one follows it."""
-        waiting = self._queued_turns.get(heard.run)
-        if waiting and waiting[0].is_streamed != heard.is_streamed:
+    def _queue_event(self, turn: OpenTurn, received: ReceivedEvent) -> None:
+        """Hold back an event of another run until the open turn ends."""
+        queued = self._queued_turns.get(received.run)
+        if queued and queued[0].is_streamed != received.is_streamed:
             return
-        has_room = self._queued_turns.add(heard.run, heard)
-        # The feed has all in order: what begins in it before another has ended missed that end.
-        is_late = not heard.is_streamed and isinstance(heard.event, OPENING_EVENTS)
+        has_room = self._queued_turns.add(received.run, received)
+        # The feed is in order: if a run begins before another one has ended, that end was lost.
+        is_late = not received.is_streamed and isinstance(received.event, OPENING_EVENTS)
         if not has_room or (is_late and not turn.is_streamed):
             remember_key(self._ended_runs, turn.run)
-            self._close_lost_turn(heard.at, END_UNSEEN_TEXT)
+            self._close_lost_turn(received.at, END_UNSEEN_TEXT)
             self._handle_queued_turns()
         if not has_room:
-            self._dispatch_event(heard)
+            self._dispatch_event(received)
 
-    def _handle_task_event(self, heard: ReceivedEvent, parent: ParentCall) -> None:
+    def _handle_task_event(self, received: ReceivedEvent, parent: ParentCall) -> None:
         if self._turn is not None and not self._turn.run:
             self._resume_turn(parent.run)
-        if self._turn is not None and (lane := self._turn.find_run(heard)) is not None:
-            # Where the turn was recovered, some may have waited for this one to be heard of.
-            self._replay_orphans(heard.run, (task.key[0] for task in lane.tasks))
-            self._write_event(self._turn, lane, heard)
+        if self._turn is not None and (run_state := self._turn.find_run(received)) is not None:
+            # If the turn was recovered, events may have waited for the first event of this run.
+            self._replay_orphans(received.run, (task.key[0] for task in run_state.tasks))
+            self._write_event(self._turn, run_state, received)
             return
-        if not self._background.is_tracking(heard):
+        if not self._background.is_tracking(received):
             if parent.run in self._ended_runs:
                 return
             if derive_id(self._session, "turn", parent.run, 0) not in self._closed_turns:
-                self._orphans.add_evicting_oldest((parent.run, parent.call), heard)
+                self._orphans.add_evicting_oldest((parent.run, parent.call), received)
                 return
-            self._background.add_run(heard)
-        if report := self._background.handle_event(heard):
-            remember_key(self._ended_runs, heard.run)
-            self._write_notice(report, heard.at, "report", heard.run)
+            self._background.add_run(received)
+        if report := self._background.handle_event(received):
+            remember_key(self._ended_runs, received.run)
+            self._write_notice(report, received.at, "report", received.run)
 
     def _replay_orphans(self, run: str, calls: Iterable[str]) -> None:
-        """Those who came before the calls that set them off."""
+        """Handle the events that came before the calls that started their runs."""
         for call in list(calls) if self._orphans else ():
             for orphan in self._orphans.take((run, call)):
                 self._dispatch_event(orphan)
 
-    def _write_event(self, turn: OpenTurn, lane: RunState, heard: ReceivedEvent) -> None:
-        if heard.missed:
+    def _write_event(self, turn: OpenTurn, run_state: RunState, received: ReceivedEvent) -> None:
+        if received.missed:
             turn.write_notice(
-                f"**Note:** up to {heard.missed} events may be missing here.", heard.at
+                f"**Note:** up to {received.missed} events may be missing here.", received.at
             )
-        if isinstance(heard.event, RunEnded) and lane is turn.root:
-            self._finish_turn(turn, heard.event, heard.at)
+        if isinstance(received.event, RunEnded) and run_state is turn.root:
+            self._finish_turn(turn, received.event, received.at)
             return
-        turn.handle_event(lane, heard)
+        turn.handle_event(run_state, received)
         self._move_outlived_tasks(turn)
-        if isinstance(heard.event, RunEnded):
-            remember_key(self._ended_runs, heard.run)
-        elif isinstance(heard.event, ToolsCalled):
-            self._replay_orphans(heard.run, (call.id for call in heard.event.calls))
+        if isinstance(received.event, RunEnded):
+            remember_key(self._ended_runs, received.run)
+        elif isinstance(received.event, ToolsCalled):
+            self._replay_orphans(received.run, (call.id for call in received.event.calls))
 
     def _move_outlived_tasks(self, turn: OpenTurn) -> None:
         for task in turn.calls.outlived_tasks:
@@ -303,26 +309,26 @@ class EnvelopeAdapter:
                 self._orphans.take((run, call))
 
     def _handle_queued_turns(self) -> None:
-        """What had to wait for the end of a turn."""
+        """Handle the events that waited for the end of a turn."""
         while self._turn is None and self._queued_turns:
-            for heard in self._queued_turns.take(next(iter(self._queued_turns))):
-                self._dispatch_event(heard)
+            for received in self._queued_turns.take(next(iter(self._queued_turns))):
+                self._dispatch_event(received)
 
     def _write_notice(self, text: str, at: int, *key: str | int) -> None:
         if self._turn is not None:
             self._turn.write_notice(text, at)
-        elif (aside := self._open_side_turn(at, *key)) is not None:
-            aside.write_notice(text, at)
-            self._end_turn(aside, "completed", at)
+        elif (side_turn := self._open_side_turn(at, *key)) is not None:
+            side_turn.write_notice(text, at)
+            self._end_turn(side_turn, "completed", at)
 
     def _open_side_turn(self, at: int, *key: str | int) -> OpenTurn | None:
-        """A turn for something said outside of any. None if it was said already."""
+        """Open a turn for a line outside of any turn. None if that line was written before."""
         turn = derive_id(self._session, "aside", *key)
         if turn in self._closed_turns:
             return None
-        aside = self._new_turn(turn)
-        aside.begin("", at)
-        return aside
+        side_turn = self._new_turn(turn)
+        side_turn.begin("", at)
+        return side_turn
 
     def _new_turn(
         self, turn: str, *, run: str = "", guest: str = "", is_streamed: bool = False
@@ -338,7 +344,7 @@ class EnvelopeAdapter:
         )
 
     def _next_turn_id(self, run: str) -> str:
-        """A run that goes on after its turn was given up has another."""
+        """A run that continues after its turn was closed gets a new turn."""
         part = 0
         while (turn := derive_id(self._session, "turn", run, part)) in self._closed_turns:
             part += 1
@@ -350,11 +356,11 @@ class EnvelopeAdapter:
 
 
 def turn_outcome(ended: RunEnded, *, is_killed: bool) -> tuple[TurnStatus, str]:
-    """How a turn ended, and what is to be said of it."""
+    """Return the status of an ended turn, and the service line about it."""
     if is_killed or ended.reason is EndReason.CANCELLED:
         return "cancelled", ""
     if ended.error or ended.reason is EndReason.ERROR:
-        return "failed", f"**Error:** {ended.error or 'nobody said which'}"
+        return "failed", f"**Error:** {ended.error or 'no reason was given'}"
     if ended.reason in END_SENTENCES:
         return "failed", END_SENTENCES[ended.reason]
     return "completed", ""

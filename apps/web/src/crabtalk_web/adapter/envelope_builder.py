@@ -1,4 +1,4 @@
-"""Sheet: the envelopes of one turn, numbered and timed in the order they are written."""
+"""Builds the envelopes of one turn, with ids and times in the order they are written."""
 
 from msgspec import UNSET
 
@@ -17,7 +17,8 @@ from crabtalk_web.stream import (
 
 
 class EnvelopeBuilder:
-    """The same events in the same order have the same ids. `written` is what nobody took yet."""
+    """The same events in the same order get the same ids. `unclaimed` are the envelopes that were
+    not taken yet."""
 
     def __init__(
         self, session: str, turn: str, times: IncreasingClock, *, ordinal: int = 0
@@ -25,9 +26,9 @@ class EnvelopeBuilder:
         self.session = session
         self.turn = turn
         self.ordinal = ordinal
-        self.main_subagent = ""  # the agent whose turn it is, where that is a guest
+        self.main_subagent = ""  # the agent whose turn it is, if it is a guest
         self.unclaimed: list[Envelope] = []
-        # Of the last call of the model, until something is written that can carry it.
+        # Token usage of the last model call, until an envelope is written that can carry it.
         self.usage: EnvelopeUsage | None = None
         self._times = times
 
@@ -41,7 +42,7 @@ class EnvelopeBuilder:
         self._write(event, at, role, turn, subagent, usage)
 
     def write_usage(self, at: int) -> None:
-        """Outside of any turn, as older readers look for it."""
+        """Write the usage outside of any turn, where older readers look for it."""
         usage, self.usage = self.usage, None
         if usage is not None:
             self._write(ServiceEvent(text=""), at, "agent", "", "", usage)

@@ -1,4 +1,5 @@
-"""Where happenings come from: the stream of a turn one runs oneself, and the feed of all others."""
+"""Parses events from their two sources: the stream of one turn, and the feed of all
+conversations."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -42,17 +43,18 @@ END_REASONS = {
 
 
 class TurnStreamReader:
-    """Reads one stream. `said` is what its turn answers, if nobody who follows has it yet."""
+    """Reads one stream. `text` is the message that the turn answers, unless the readers have it
+    already."""
 
-    def __init__(self, agent: str, sender: str, *, said: str = "", run: str = "") -> None:
+    def __init__(self, agent: str, sender: str, *, text: str = "", run: str = "") -> None:
         self._agent = agent
         self._sender = sender
-        self._text = said
+        self._text = text
         self._run = run
         self._guest = ""
 
     def parse_event(self, event: wire.StreamEvent | Event, at: int) -> ReceivedEvent | None:
-        """None for what says nothing to the adapter."""
+        """Return None for an event that the adapter does not need."""
         if isinstance(event, wire.StreamEvent):
             name = event.WhichOneof("event")
             return self.parse_event(getattr(event, name), at) if name is not None else None
@@ -75,14 +77,14 @@ class TurnStreamReader:
     def _parse_payload(self, event: Event) -> AnyRunEvent | None:
         if isinstance(event, wire.StreamStart):
             return RunBegan(self._text)
-        read = STREAM_PARSERS.get(type(event))
-        return read(event) if read is not None else None
+        parse = STREAM_PARSERS.get(type(event))
+        return parse(event) if parse is not None else None
 
 
 def parse_feed_event(message: wire.AgentEventMsg) -> ReceivedEvent | None:
-    """None for what says nothing to the adapter."""
-    read = FEED_PARSERS.get(message.kind)
-    what = read(message) if read is not None else None
+    """Return None for an event that the adapter does not need."""
+    parse = FEED_PARSERS.get(message.kind)
+    what = parse(message) if parse is not None else None
     if what is None:
         return None
     parent = None
@@ -101,7 +103,8 @@ def parse_feed_event(message: wire.AgentEventMsg) -> ReceivedEvent | None:
 
 
 def parse_timestamp(timestamp: str) -> int:
-    """0 for what is no RFC 3339: the time before it is then the one that counts."""
+    """Return milliseconds; 0 if it is not RFC 3339. The envelope then gets the time of the one
+    before it."""
     try:
         moment = datetime.fromisoformat(timestamp)
     except ValueError:
@@ -157,8 +160,8 @@ def parse_end(event: wire.StreamEnd | wire.AgentEventMsg) -> RunEnded:
 
 
 def parse_done(message: wire.AgentEventMsg) -> RunEnded:
-    counted = parse_usage(message.usage) if message.HasField("usage") else None
-    return msgspec.structs.replace(parse_end(message), usage=counted)
+    usage = parse_usage(message.usage) if message.HasField("usage") else None
+    return msgspec.structs.replace(parse_end(message), usage=usage)
 
 
 STREAM_PARSERS: dict[type[Any], Callable[[Any], AnyRunEvent | None]] = {

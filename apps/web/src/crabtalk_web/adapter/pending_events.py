@@ -1,11 +1,11 @@
-"""Waiting: happenings that cannot be told yet, in the order they came, and no more than so many."""
+"""Events that cannot be handled yet, in the order they came, within bounds."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from .run_events import QuestionsAsked, ReceivedEvent, TextPiece, ToolReturned, ToolsCalled
 
-# Together.
+# For all keys together.
 MAX_EVENTS = 4096
 MAX_CHARACTERS = 4_194_304
 
@@ -25,27 +25,27 @@ class PendingEvents(Generic[Key]):
         return self._count
 
     def __iter__(self) -> Iterator[Key]:
-        """The one that has waited longest first."""
+        """Iterate over the keys, the one that has waited longest first."""
         return iter(self._events)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._events
 
-    def add(self, key: Key, heard: ReceivedEvent) -> bool:
-        """False where there is no room for it."""
-        characters = self._characters + count_characters(heard)
+    def add(self, key: Key, received: ReceivedEvent) -> bool:
+        """Return False if there is no room for it."""
+        characters = self._characters + count_characters(received)
         if self._count >= MAX_EVENTS or characters > MAX_CHARACTERS:
             return False
-        self._events.setdefault(key, []).append(heard)
+        self._events.setdefault(key, []).append(received)
         self._count += 1
         self._characters = characters
         return True
 
-    def add_evicting_oldest(self, key: Key, heard: ReceivedEvent) -> None:
-        """Those that have waited longest make room."""
-        while not self.add(key, heard):
+    def add_evicting_oldest(self, key: Key, received: ReceivedEvent) -> None:
+        """Add an event, and drop those that have waited longest to make room."""
+        while not self.add(key, received):
             if not self._events:
-                self.dropped += 1  # it alone is too much
+                self.dropped += 1  # this event alone is too large
                 return
             self.dropped += len(self.take(next(iter(self._events))))
 
@@ -59,8 +59,8 @@ class PendingEvents(Generic[Key]):
         return taken
 
 
-def count_characters(heard: ReceivedEvent) -> int:
-    match heard.event:
+def count_characters(received: ReceivedEvent) -> int:
+    match received.event:
         case TextPiece(text=text):
             return len(text)
         case ToolReturned(output=output):

@@ -1,7 +1,7 @@
-"""Asks: questions that wait for a person, as whoever shows them needs them.
+"""Questions that wait for a person, in the form in which clients show them.
 
-A question about a tool call carries an `approval` with all of that call. Readers that do not know
-the key show the question's text, which holds the call as well.
+A question about a tool call carries an `approval` with the whole call. Readers that do not know
+this key show the question's text, which contains the call as well.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ import msgspec
 from .run_events import AgentQuestion, CallApproval
 from .tool_text import excerpt_text, format_inline_code, measure_json, shorten_text, to_one_line
 
-# The names under which questions are shown.
+# The tool names under which questions are shown.
 QUESTION_TOOLS = ("ask-user", "AskUserQuestion")
-# Bytes of JSON that the questions of one ask may take. Larger calls are cut, and say so.
+# Limit in JSON bytes for the questions of one ask. Larger calls are cut and marked as cut.
 MAX_FORM_BYTES = 262_144
-# Bytes of the other texts of a call that was cut, and how many variables are shown of it.
+# For a call that was cut: bytes of each other text, and the number of variables shown.
 CUT_TEXT_BYTES, MAX_CUT_VARIABLES = 500, 20
 
 
 class OpenAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """`call` is the call that is shown for it. A reply goes to `agent` and `sender`, which for a
-    delegated run are not those of the conversation that people see."""
+    """`call` is the tool call under which it is shown. The reply goes to `agent` and `sender`,
+    which for a delegated run differ from those of the conversation that people see."""
 
     id: str
     call: str
@@ -38,13 +38,14 @@ class OpenAsk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_for_owner(self) -> bool:
-        """Whether it is about somebody else's run, and takes only the owner's answer."""
+        """Whether it is about another sender's run, so that only the owner may answer it."""
         approvals = [question.approval for question in self.questions]
-        return any(one is not None and one.for_owner for one in approvals)
+        return any(approval is not None and approval.for_owner for approval in approvals)
 
 
 def build_form(questions: Sequence[AgentQuestion], most: int = MAX_FORM_BYTES) -> dict[str, Any]:
-    """The arguments of the call that asks. Approvals are whole, or marked with `isWhole` false."""
+    """Return the arguments of the tool call that shows the questions. Approvals are whole, or have
+    `isWhole` false."""
     room = most // max(len(questions), 1)
     return {"questions": [describe_question(question, room) for question in questions]}
 
@@ -86,7 +87,8 @@ def describe_approval(approval: CallApproval) -> dict[str, Any]:
 
 
 def describe_cut_approval(approval: CallApproval, room: int) -> dict[str, Any]:
-    """The beginning and the end of a call that is too large. It cannot be allowed from here."""
+    """Describe only the beginning and the end of a call that is too large. It cannot be allowed
+    with this form."""
     short = {
         key: excerpt_text(value, CUT_TEXT_BYTES) for key, value in approval.env[:MAX_CUT_VARIABLES]
     }
@@ -102,48 +104,54 @@ def describe_cut_approval(approval: CallApproval, room: int) -> dict[str, Any]:
 
 
 def is_whole(described: dict[str, Any]) -> bool:
-    """Whether whoever reads this question sees all of the call it is about."""
+    """Return whether a reader of this question sees the whole call it is about."""
     approval = described.get("approval")
     return not isinstance(approval, dict) or approval.get("isWhole") is True
 
 
 def has_approval(args: dict[str, Any]) -> bool:
-    """Whether these arguments of a call that asks are about other calls."""
+    """Return whether these arguments of a question are about tool calls."""
     questions = args.get("questions")
-    told = questions if isinstance(questions, list) else []
-    return any(isinstance(one, dict) and "approval" in one for one in told)
+    entries = questions if isinstance(questions, list) else []
+    return any(isinstance(entry, dict) and "approval" in entry for entry in entries)
 
 
 def without_approvals(args: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a model's own question, which must not look like an approval."""
+    """Remove approvals from the arguments of a model's own question, so that it cannot look like
+    one."""
     if not has_approval(args):
         return args
     return {
         **args,
         "questions": [
-            {key: value for key, value in one.items() if key != "approval"}
-            if isinstance(one, dict)
-            else one
-            for one in args["questions"]
+            {key: value for key, value in approval.items() if key != "approval"}
+            if isinstance(approval, dict)
+            else approval
+            for approval in args["questions"]
         ],
     }
 
 
 def build_approval_title(questions: Sequence[AgentQuestion], room: int) -> str:
-    """What an approval is called in the history: its tools, and who asked for them."""
+    """Return the title of an approval in the history: its tools, and the senders who asked for
+    them."""
     approvals = [question.approval for question in questions if question.approval is not None]
-    tools = ", ".join(dict.fromkeys(to_one_line(one.tool) or "a tool" for one in approvals))
-    strangers = dict.fromkeys(to_one_line(one.requested_by) for one in approvals if one.for_owner)
+    tools = ", ".join(
+        dict.fromkeys(to_one_line(approval.tool) or "a tool" for approval in approvals)
+    )
+    strangers = dict.fromkeys(
+        to_one_line(approval.requested_by) for approval in approvals if approval.for_owner
+    )
     by = f" for {format_inline_code(', '.join(strangers), room // 2)}" if any(strangers) else ""
     return f"Approve {format_inline_code(tools, room - len(by) - 8)}{by}"
 
 
 def summarize_questions(form: dict[str, Any]) -> dict[str, Any]:
-    """A form without the calls, for questions that are over: the history has them."""
+    """Return the form without the calls, for closed questions: the history has the calls."""
     questions = form.get("questions")
     if not isinstance(questions, list):
         return form
-    return {**form, "questions": [summarize_question(one) for one in questions]}
+    return {**form, "questions": [summarize_question(question) for question in questions]}
 
 
 def summarize_question(described: Any) -> Any:

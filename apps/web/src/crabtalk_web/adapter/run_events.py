@@ -1,6 +1,6 @@
-"""Happenings: what comes to pass in a run, in the few words that the adapter understands.
+"""The events of a run, as the adapter understands them.
 
-All of it can be written down and read back, so that a run can be told again.
+All of them can be encoded and decoded, so that a run can be replayed.
 """
 
 from enum import Enum
@@ -18,11 +18,11 @@ class EndReason(Enum):
 
 
 class RunEvent(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """One of those below."""
+    """Base class of the events below."""
 
 
 class RunBegan(RunEvent, frozen=True):
-    text: str = ""  # empty: not known here
+    text: str = ""  # empty if it is not known
 
 
 class TextPiece(RunEvent, frozen=True):
@@ -61,17 +61,17 @@ class AnswerOption(msgspec.Struct, frozen=True):
 
 
 class CallApproval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The tool call that a question is about. `call` is all of it, as literal text."""
+    """The tool call that a question is about. `call` is the whole call as literal text."""
 
     tool: str
     call: str
     agent: str = ""
     cwd: str = ""
     env: tuple[tuple[str, str], ...] = ()
-    always: str = ""  # what "Always" would allow, in words; empty: it is not offered
+    always: str = ""  # what "Always" would allow, in words; empty if it is not offered
     digest: str = ""
     requested_by: str = ""  # the sender whose run asks
-    for_owner: bool = False  # the run is somebody else's, and only the owner may answer
+    for_owner: bool = False  # the run belongs to another sender, and only the owner may answer
     reason: str = ""
 
 
@@ -93,7 +93,7 @@ class RunSteered(RunEvent, frozen=True):
 
 
 class TokensUsed(RunEvent, frozen=True):
-    """Of one call of the model. `cached` is part of `prompt`."""
+    """Token usage of one model call. `cached` is part of `prompt`."""
 
     prompt: int
     completion: int
@@ -107,7 +107,7 @@ class ConversationCompacted(RunEvent, frozen=True):
 class RunEnded(RunEvent, frozen=True):
     reason: EndReason
     error: str = ""
-    usage: TokensUsed | None = None  # by the whole run, where that is known
+    usage: TokensUsed | None = None  # of the whole run, if known
 
 
 AnyRunEvent = (
@@ -126,7 +126,7 @@ AnyRunEvent = (
 
 
 class ParentCall(msgspec.Struct, frozen=True):
-    """The run, the call in it and the task of that call which set another run off."""
+    """The run, the call and the task within that call that started another run."""
 
     run: str
     call: str
@@ -134,17 +134,17 @@ class ParentCall(msgspec.Struct, frozen=True):
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A happening, and of whom and when."""
+    """An event with its run, its conversation and its time."""
 
     run: str
     event: AnyRunEvent
     at: int  # milliseconds since 1970
     parent: ParentCall | None = None
     guest: str = ""
-    # The conversation it runs in; for a delegated run that is not the one people see.
+    # The conversation the run belongs to; for a delegated run it differs from the one people see.
     agent: str = ""
     sender: str = ""
-    # From the stream of the turn rather than from the feed of all that happens.
+    # From the stream of the turn rather than from the feed of all conversations.
     is_streamed: bool = False
-    # Happenings that got lost directly before this one.
+    # Events that were lost directly before this one.
     missed: int = 0

@@ -1,4 +1,4 @@
-"""Speech: what a lane says, from its pieces to envelopes."""
+"""Writes the text of a run as envelopes."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -13,7 +13,8 @@ from .tool_text import MAX_RESULT, excerpt_text
 
 
 class GrowingText(NamedTuple):
-    """A segment that is growing, and whose it is: `guest` is empty for the conversation's own."""
+    """A segment that is being written, and its speaker: `guest` is empty for the conversation's own
+    agent."""
 
     segment: TextSegment
     turn: str
@@ -21,33 +22,37 @@ class GrowingText(NamedTuple):
     subagent: str
 
 
-def add_text(sheet: EnvelopeBuilder, lane: RunState, piece: TextPiece, at: int) -> None:
-    if lane.segment is not None and lane.segment.thinking != piece.thinking:
-        flush_text(sheet, lane, at)
-    if lane.segment is None:
-        lane.segment = TextSegment(thinking=piece.thinking)
-    write_texts(sheet, lane, lane.segment, lane.segment.add(piece.text), at)
+def add_text(builder: EnvelopeBuilder, run_state: RunState, piece: TextPiece, at: int) -> None:
+    if run_state.segment is not None and run_state.segment.thinking != piece.thinking:
+        flush_text(builder, run_state, at)
+    if run_state.segment is None:
+        run_state.segment = TextSegment(thinking=piece.thinking)
+    write_texts(builder, run_state, run_state.segment, run_state.segment.add(piece.text), at)
 
 
-def flush_text(sheet: EnvelopeBuilder, lane: RunState, at: int) -> None:
-    """All it has said and nobody was told yet."""
-    segment, lane.segment = lane.segment, None
+def flush_text(builder: EnvelopeBuilder, run_state: RunState, at: int) -> None:
+    """Write all text that is in no envelope yet."""
+    segment, run_state.segment = run_state.segment, None
     if segment is not None:
-        write_texts(sheet, lane, segment, segment.take_rest(), at)
+        write_texts(builder, run_state, segment, segment.take_rest(), at)
 
 
-def flush_paragraphs(sheet: EnvelopeBuilder, lane: RunState, at: int) -> None:
-    """Of a segment that goes on, what can stand alone."""
-    if lane.segment is not None and lane.segment.is_ended:
-        flush_text(sheet, lane, at)
-    elif lane.segment is not None:
-        write_texts(sheet, lane, lane.segment, lane.segment.take_paragraphs(), at)
+def flush_paragraphs(builder: EnvelopeBuilder, run_state: RunState, at: int) -> None:
+    """Write the complete paragraphs of a segment that continues."""
+    if run_state.segment is not None and run_state.segment.is_ended:
+        flush_text(builder, run_state, at)
+    elif run_state.segment is not None:
+        write_texts(builder, run_state, run_state.segment, run_state.segment.take_paragraphs(), at)
 
 
 def write_texts(
-    sheet: EnvelopeBuilder, lane: RunState, segment: TextSegment, texts: Iterable[str], at: int
+    builder: EnvelopeBuilder,
+    run_state: RunState,
+    segment: TextSegment,
+    texts: Iterable[str],
+    at: int,
 ) -> None:
     for text in texts:
         if not segment.thinking:
-            lane.last_text = excerpt_text(text, MAX_RESULT)
-        sheet.write(TextEvent(text=text, thinking=segment.thinking), at, lane.subagent)
+            run_state.last_text = excerpt_text(text, MAX_RESULT)
+        builder.write(TextEvent(text=text, thinking=segment.thinking), at, run_state.subagent)

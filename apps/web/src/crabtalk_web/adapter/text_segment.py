@@ -1,14 +1,14 @@
-"""Segment: text as it grows, handed on in pieces that stand on their own.
+"""Splits growing text into pieces that can stand alone.
 
-A piece ends between paragraphs and never inside a block of code, unless there is no end in sight;
-then the block is closed for the one piece and opened again for the next.
+A piece ends between paragraphs and never inside a code block, unless the block is too long: then it
+is closed at the end of the piece and opened again in the next one.
 """
 
 import re
 from collections.abc import Iterator
 
-# From here on a piece goes at the next break between paragraphs, and from there on in any case.
-# Characters.
+# In characters. Above the soft limit a piece ends at the next paragraph break, at the hard limit in
+# any case.
 SOFT_LIMIT = 4096
 HARD_LIMIT = 65_536
 MAX_FENCE_LINE = 200
@@ -34,13 +34,13 @@ class TextSegment:
         self._reset("")
 
     def _reset(self, text: str) -> None:
-        self._lines: list[str] = []  # with their ends
-        self._partial_line: list[str] = []  # pieces of the line that has no end yet
+        self._lines: list[str] = []  # with their line ends
+        self._partial_line: list[str] = []  # parts of the line that has no end yet
         self._size = 0
-        self._repeated_size = 0  # of that, how much was handed on before
-        self._paragraph_lines = 0  # so many lines are whole paragraphs
+        self._repeated_size = 0  # of that, how much was already in an earlier piece
+        self._paragraph_lines = 0  # the number of lines that form whole paragraphs
         self._fence = ""
-        self._fence_line = ""  # the line that opened the block of code we are in
+        self._fence_line = ""  # the line that opened the current code block
         self._add(text)
 
     @property
@@ -49,11 +49,11 @@ class TextSegment:
 
     @property
     def pending_size(self) -> int:
-        """How many of the characters that were added are not handed on yet."""
+        """How many of the added characters are in no piece yet."""
         return self._size - self._repeated_size
 
     def add(self, text: str) -> Iterator[str]:
-        """What is ready to go now."""
+        """Add text, and yield the pieces that are ready."""
         for start in range(0, len(text), HARD_LIMIT):
             self._add(text[start : start + HARD_LIMIT])
             if self._size > SOFT_LIMIT:
@@ -62,7 +62,7 @@ class TextSegment:
                 yield from trim_piece(self._split_off_piece())
 
     def take_paragraphs(self) -> Iterator[str]:
-        """All up to the last break between paragraphs."""
+        """Yield everything up to the last paragraph break."""
         if not self._paragraph_lines:
             return
         ready, self._lines = (
@@ -74,7 +74,7 @@ class TextSegment:
         yield from trim_piece("".join(ready))
 
     def take_rest(self) -> Iterator[str]:
-        """All of it. Nothing is left, and a block of code may begin anew."""
+        """Yield everything. Nothing is left afterwards, and no code block is open."""
         text = self.text
         self._reset("")
         yield from trim_piece(text)
@@ -102,10 +102,10 @@ class TextSegment:
     def _split_off_piece(self) -> str:
         text = self.text
         near = max(text.rfind("\n", 0, HARD_LIMIT), 0) or max(text.rfind(" ", 0, HARD_LIMIT), 0)
-        # A cut too early makes the next piece no shorter.
+        # Splitting too early would not make the next piece shorter.
         place = near + 1 if near > HARD_LIMIT // 2 else HARD_LIMIT
         self._reset(text[:place])
-        # A block that opens with a page of its own is none.
+        # A fence line that is longer than a normal one is not repeated.
         fence, opening = (
             (self._fence, self._fence_line) if len(self._fence_line) < MAX_FENCE_LINE else ("", "")
         )

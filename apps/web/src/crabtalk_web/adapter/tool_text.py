@@ -1,6 +1,6 @@
-"""Words about tools: what people see of a call, its name, title, description and arguments.
+"""What people see of a tool call: its name, title, description and arguments.
 
-Nothing a model or a server wrote is trusted to be short, on one line, or free of markup.
+Text from a model or an MCP server is never trusted to be short, on one line, or free of markup.
 """
 
 import re
@@ -16,14 +16,14 @@ from crabtalk_web.stream.json_values import parse_json
 MAX_TITLE = 80
 MAX_DESCRIPTION = 500
 MAX_NAME = 64
-# Bytes: of what a tool gave back, of all arguments of a call, of one text among them if that is
-# too much.
+# In bytes: for the output of a tool, for all arguments of a call, and for a single text among them
+# if together they are too large.
 MAX_RESULT = 16_384
 MAX_ARGUMENTS = 65_536
 MAX_ARGUMENT = 4096
 MARKUP = re.compile(r"([\\`*_\[\]<>~|])")
 
-# How a call reads: a phrase, and the argument that goes after it.
+# The title of a call: a phrase, and the argument that follows it.
 PHRASES: dict[str, tuple[str, str]] = {
     "bash": ("Run", "command"),
     "read": ("Read", "path"),
@@ -37,7 +37,7 @@ PHRASES: dict[str, tuple[str, str]] = {
     "fetch": ("Fetch", "url"),
     "set_title": ("Title", "title"),
 }
-# Tools that certain readers draw in a way of their own, by the names they know them by.
+# Tools that certain readers draw specially, under the names by which they know them.
 COMPAT_NAMES = {
     "bash": "Bash",
     "read": "Read",
@@ -50,7 +50,7 @@ MCP_TOOL_NAME = re.compile(r"([^_].*?)__(.+)", re.DOTALL)
 
 
 def format_tool_name(name: str) -> str:
-    """Words in lower case, joined by hyphens."""
+    """Return lower-case words joined by hyphens."""
     if server := MCP_TOOL_NAME.fullmatch(name):
         name = f"mcp-{server[1]}-{server[2]}"
     letters = unicodedata.normalize("NFKD", name[: 4 * MAX_NAME]).encode("ascii", "ignore").decode()
@@ -65,11 +65,14 @@ def format_compat_name(name: str) -> str:
 
 
 def add_compat_arguments(name: str, args: dict[str, Any]) -> dict[str, Any]:
-    """With the keys beside ours that those readers look for."""
+    """Add the keys that those readers look for."""
     if name in ("read", "edit") and "path" in args:
         return {**args, "file_path": args["path"]}
     if name == "ask_user" and isinstance(args.get("questions"), list):
-        return {**args, "questions": [convert_compat_question(one) for one in args["questions"]]}
+        return {
+            **args,
+            "questions": [convert_compat_question(question) for question in args["questions"]],
+        }
     return args
 
 
@@ -91,16 +94,16 @@ def build_title(name: str, args: dict[str, Any]) -> str:
 
 
 def build_description(name: str, args: dict[str, Any]) -> str:
-    """More of the same, and for a tool nobody knows here all of its arguments."""
+    """Return a longer title; for an unknown tool, with all its arguments."""
     if name == "ask_user":
         return first_question_text(args, MAX_DESCRIPTION, ("question", "header"))
     if name in PHRASES and isinstance(args.get(PHRASES[name][1]), str):
         return build_phrase(name, args, MAX_DESCRIPTION)
-    given = msgspec.json.encode(args).decode() if args else ""
+    encoded_args = msgspec.json.encode(args).decode() if args else ""
     short = build_phrase(name, args, MAX_DESCRIPTION // 2)
     return (
-        f"{short} with {format_inline_code(given, MAX_DESCRIPTION - len(short) - 6)}"
-        if given
+        f"{short} with {format_inline_code(encoded_args, MAX_DESCRIPTION - len(short) - 6)}"
+        if encoded_args
         else short
     )
 
@@ -120,18 +123,18 @@ def build_phrase(name: str, args: dict[str, Any], room: int) -> str:
 
 
 def first_question_text(args: dict[str, Any], room: int, keys: Iterable[str]) -> str:
-    """The first question: what it has of `keys`, the first of them if it can be."""
+    """Return the text of the first question, under the first of `keys` that has one."""
     questions = args.get("questions")
     first = questions[0] if isinstance(questions, list) and questions else None
     for key in keys:
-        word = first.get(key) if isinstance(first, dict) else None
-        if isinstance(word, str) and to_one_line(word):
-            return escape_markdown(word, room)
+        value = first.get(key) if isinstance(first, dict) else None
+        if isinstance(value, str) and to_one_line(value):
+            return escape_markdown(value, room)
     return "Question"
 
 
 def to_one_line(text: str) -> str:
-    """On one line, with nothing in it that cannot be seen."""
+    """Return the text on one line, without invisible characters."""
     shown = "".join(c if c.isprintable() else " " for c in text[: 8 * MAX_DESCRIPTION])
     return " ".join(shown.split())
 
@@ -141,14 +144,14 @@ def shorten_text(text: str, room: int) -> str:
 
 
 def escape_markdown(text: str, room: int) -> str:
-    """On one line, and read as it is written."""
+    """Return the text on one line, escaped so that it renders literally."""
     shown = shorten_text(to_one_line(text), room) or "…"
     escaped = MARKUP.sub(r"\\\1", shown)
     return escaped if len(escaped) <= room else shorten_text(MARKUP.sub("", shown), room) or "…"
 
 
 def format_inline_code(text: str, room: int) -> str:
-    """On one line, as code."""
+    """Return the text on one line, as inline code."""
     shown = to_one_line(text) or "…"
     longest = max(map(len, re.findall("`+", shown)), default=0)
     if longest > 3:
@@ -160,14 +163,14 @@ def format_inline_code(text: str, room: int) -> str:
 
 
 def format_code_block(result: str) -> str:
-    """What a tool gave back, as a block of code whatever is in it."""
+    """Return the output as a code block, whatever it contains."""
     longest = max(map(len, re.findall("`{3,}", result)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{result.strip(chr(10))}\n{fence}"
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """An object, whatever the model wrote."""
+    """Return an object, whatever the model wrote."""
     if not text.strip():
         return {}
     try:
@@ -182,7 +185,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def limit_arguments(args: dict[str, Any]) -> dict[str, Any]:
-    """Of a size that travels."""
+    """Shorten the arguments until they fit into an envelope."""
     if measure_json(args) <= MAX_ARGUMENTS:
         return args
     short: dict[str, Any] = shorten_values(args)
@@ -204,7 +207,7 @@ def shorten_values(value: Any) -> Any:
 
 
 def excerpt_text(text: str, most: int) -> str:
-    """Its beginning and its end, in so many bytes."""
+    """Return the beginning and the end of the text, in at most `most` bytes."""
     data = text.encode(errors="replace")
     if len(data) <= most:
         return data.decode()

@@ -1,6 +1,6 @@
-"""Calls: tools from their start to their end, the tasks that some of them delegate, and questions.
+"""Tool calls from start to end, the tasks that some of them delegate, and questions.
 
-Whatever begins ends exactly once: by its result, with its step, or with its turn.
+Everything that begins ends exactly once: with its result, with its step, or with its turn.
 """
 
 from collections.abc import Sequence
@@ -61,29 +61,29 @@ MAX_ID_LENGTH = 200
 
 
 class TurnCalls:
-    def __init__(self, sheet: EnvelopeBuilder, *, is_compat: bool, shows_output: bool) -> None:
+    def __init__(self, builder: EnvelopeBuilder, *, is_compat: bool, shows_output: bool) -> None:
         self.pending_asks: dict[str, OpenAsk] = {}
-        self.call_names: set[str] = set()  # given to calls of this turn
-        self.outlived_tasks: list[DelegatedTask] = []  # in the background, of lanes that are over
-        self._builder = sheet
+        self.call_names: set[str] = set()  # names given to calls of this turn
+        self.outlived_tasks: list[DelegatedTask] = []  # background tasks of runs that are over
+        self._builder = builder
         self._is_compat = is_compat
         self._shows_output = shows_output
 
-    def start(self, lane: RunState, call: ToolCallRequest, at: int) -> None:
-        if call.id in lane.calls:
+    def start(self, run_state: RunState, call: ToolCallRequest, at: int) -> None:
+        if call.id in run_state.calls:
             return
-        if (told := parse_delegation(call.name, call.arguments)) is not None:
-            self._delegate(lane, call, told, at)
+        if (delegation := parse_delegation(call.name, call.arguments)) is not None:
+            self._delegate(run_state, call, delegation, at)
             return
         opened = OpenCall(self._unique_call_name(call.id), at, is_question=call.name == "ask_user")
-        lane.calls[call.id] = opened
+        run_state.calls[call.id] = opened
         args = parse_arguments(call.arguments)
         if self._tool_name(call.name) in QUESTION_TOOLS:
             args = without_approvals(args)
-        self._write_start(lane, opened.call, call.name, args, at)
+        self._write_start(run_state, opened.call, call.name, args, at)
 
-    def end(self, lane: RunState, returned: ToolReturned, at: int) -> None:
-        opened = lane.calls.pop(returned.call, None)
+    def end(self, run_state: RunState, returned: ToolReturned, at: int) -> None:
+        opened = run_state.calls.pop(returned.call, None)
         if opened is None:
             return
         if not opened.tasks:
@@ -91,9 +91,9 @@ class TurnCalls:
             took = max(0, at - opened.started_at) if took is None else took
             if self._shows_output and returned.output.strip():
                 shown = format_code_block(excerpt_text(returned.output, MAX_RESULT))
-                self._builder.write(TextEvent(text=shown, thinking=True), at, lane.subagent)
+                self._builder.write(TextEvent(text=shown, thinking=True), at, run_state.subagent)
             self._write_end(
-                lane, opened.call, at, took, returned.output, is_error=returned.is_error
+                run_state, opened.call, at, took, returned.output, is_error=returned.is_error
             )
             return
         for task in opened.tasks:
@@ -101,13 +101,13 @@ class TurnCalls:
                 task.run_state.in_background = True
             else:
                 self.close_run(task.run_state, at)
-        told = parse_outcomes(returned.output, len(opened.tasks))
-        for task, outcome in zip(opened.tasks, told, strict=True):
+        outcomes = parse_outcomes(returned.output, len(opened.tasks))
+        for task, outcome in zip(opened.tasks, outcomes, strict=True):
             self._end_task(task, outcome, at, is_error=returned.is_error)
 
-    def end_step(self, lane: RunState, at: int) -> None:
-        """Those whose results got lost end as well; what goes on in the background goes on."""
-        for opened in list(lane.calls.values()):
+    def end_step(self, run_state: RunState, at: int) -> None:
+        """End the calls whose results got lost. Background tasks continue."""
+        for opened in list(run_state.calls.values()):
             for task in opened.tasks:
                 if opened.in_background:
                     task.run_state.in_background = True
@@ -116,107 +116,112 @@ class TurnCalls:
                 self._end_task(task, TaskOutcome(result=task.run_state.last_text), at)
             if not opened.tasks:
                 result = ANSWERED_ELSEWHERE if opened.is_approval else ""
-                self._write_end(lane, opened.call, at, max(0, at - opened.started_at), result)
-        lane.calls.clear()
-        self._forget_asks(lane)
+                self._write_end(run_state, opened.call, at, max(0, at - opened.started_at), result)
+        run_state.calls.clear()
+        self._forget_asks(run_state)
 
     def end_run(self, task: DelegatedTask, ended: RunEnded, at: int) -> None:
         """A delegated run is over, and its task with it."""
         self.close_run(task.run_state, at)
         self._end_task(task, task_outcome(task.run_state, ended), at)
 
-    def show_ask(self, lane: RunState, asked: QuestionsAsked, heard: ReceivedEvent) -> None:
-        """Shown as the call that asks. Where none does, it is about calls that need a yes, and is
-        shown as a call of its own. An approval always is: another call may be asking as well."""
-        is_approval = any(question.approval is not None for question in asked.questions)
-        opened = lane.calls.get(asked.ask_id)
+    def show_ask(self, run_state: RunState, event: QuestionsAsked, received: ReceivedEvent) -> None:
+        """Show a question as the call that asks it. If no call asks, the question is about calls
+        that need permission, and is shown as a call of its own. An approval always gets its own
+        call, because another call may be asking at the same time."""
+        is_approval = any(question.approval is not None for question in event.questions)
+        opened = run_state.calls.get(event.ask_id)
         if opened is None and not is_approval:
-            opened = next((call for call in lane.calls.values() if call.is_question), None)
+            opened = next((call for call in run_state.calls.values() if call.is_question), None)
         if opened is None:
             opened = OpenCall(
-                self._unique_call_name(asked.ask_id),
-                heard.at,
+                self._unique_call_name(event.ask_id),
+                received.at,
                 is_question=not is_approval,
                 is_approval=is_approval,
             )
-            lane.calls[asked.ask_id] = opened
+            run_state.calls[event.ask_id] = opened
             if is_approval:
-                self._write_approval(lane, opened.call, asked.questions, heard.at)
+                self._write_approval(run_state, opened.call, event.questions, received.at)
             else:
                 self._write_start(
-                    lane,
+                    run_state,
                     opened.call,
                     "ask_user",
-                    limit_arguments(build_form(asked.questions)),
-                    heard.at,
+                    limit_arguments(build_form(event.questions)),
+                    received.at,
                 )
-        self.pending_asks[asked.ask_id] = OpenAsk(
-            id=asked.ask_id,
+        self.pending_asks[event.ask_id] = OpenAsk(
+            id=event.ask_id,
             call=opened.call,
-            agent=heard.agent,
-            sender=heard.sender,
-            run=heard.run,
-            at=heard.at,
-            questions=asked.questions,
+            agent=received.agent,
+            sender=received.sender,
+            run=received.run,
+            at=received.at,
+            questions=event.questions,
         )
 
     def close_ask(self, root: RunState, ask_id: str, at: int, receipt: str = "") -> None:
-        """Somebody answered. `receipt` says what was decided about a call."""
+        """The question was answered. `receipt` describes the decision about a call."""
         if self.pending_asks.pop(ask_id, None) is None:
             return
-        for lane in root.iter_active():
-            if (opened := lane.calls.pop(ask_id, None)) is not None:
-                self._write_end(lane, opened.call, at, max(0, at - opened.started_at), receipt)
+        for run_state in root.iter_active():
+            if (opened := run_state.calls.pop(ask_id, None)) is not None:
+                self._write_end(run_state, opened.call, at, max(0, at - opened.started_at), receipt)
 
-    def record_approval(self, lane: RunState, ask: OpenAsk, receipt: str, at: int) -> None:
-        """An approval of another conversation's run, and what was decided."""
+    def record_approval(self, run_state: RunState, ask: OpenAsk, receipt: str, at: int) -> None:
+        """Record an approval of another conversation's run, with the decision."""
         name = self._unique_call_name(ask.id)
-        self._write_approval(lane, name, ask.questions, at)
-        self._write_end(lane, name, at, max(0, at - ask.at), receipt)
+        self._write_approval(run_state, name, ask.questions, at)
+        self._write_end(run_state, name, at, max(0, at - ask.at), receipt)
 
-    def close_run(self, lane: RunState, at: int) -> None:
-        """Ends all that a lane has open, and the lane: what is deepest down first, and of what is
-        equally deep the calls before the agents that made them."""
-        if not lane.is_active:
+    def close_run(self, run_state: RunState, at: int) -> None:
+        """End everything that a run has open, and the run itself: the deepest first, and at equal
+        depth the calls before the agents that made them."""
+        if not run_state.is_active:
             return
-        lanes = list(lane.iter_active())
+        states = list(run_state.iter_active())
         self.outlived_tasks += [
-            one.parent_task
-            for one in lanes[1:]
-            if one.parent_task is not None and one.in_background
+            state.parent_task
+            for state in states[1:]
+            if state.parent_task is not None and state.in_background
         ]
-        for one in lanes:
-            flush_text(self._builder, one, at)
-        for depth in range(max(one.depth for one in lanes), lane.depth - 1, -1):
-            level = [one for one in lanes if one.depth == depth]
-            for one in level:
-                self._interrupt(one, at)
-            for one in level:
-                one.is_active = False
-                if one.subagent:
-                    self._builder.write(SubagentStop(), at, one.subagent)
+        for state in states:
+            flush_text(self._builder, state, at)
+        for depth in range(max(state.depth for state in states), run_state.depth - 1, -1):
+            level = [state for state in states if state.depth == depth]
+            for state in level:
+                self._interrupt(state, at)
+            for state in level:
+                state.is_active = False
+                if state.subagent:
+                    self._builder.write(SubagentStop(), at, state.subagent)
 
-    def _interrupt(self, lane: RunState, at: int) -> None:
-        cut_off = TaskOutcome(error=INTERRUPTED)
-        for opened in lane.calls.values():
+    def _interrupt(self, run_state: RunState, at: int) -> None:
+        interrupted = TaskOutcome(error=INTERRUPTED)
+        for opened in run_state.calls.values():
             for task in opened.tasks:
-                self._end_task(task, cut_off, at)
+                self._end_task(task, interrupted, at)
             if not opened.tasks:
                 took = max(0, at - opened.started_at)
-                self._write_end(lane, opened.call, at, took, INTERRUPTED, is_error=True)
-        lane.calls.clear()
-        self._forget_asks(lane)
+                self._write_end(run_state, opened.call, at, took, INTERRUPTED, is_error=True)
+        run_state.calls.clear()
+        self._forget_asks(run_state)
 
-    def _delegate(self, lane: RunState, call: ToolCallRequest, told: Delegation, at: int) -> None:
+    def _delegate(
+        self, run_state: RunState, call: ToolCallRequest, delegation: Delegation, at: int
+    ) -> None:
         tasks = []
-        for number, task in enumerate(told.tasks):
+        for number, task in enumerate(delegation.tasks):
             agent, message = task_agent(task), summarize_task(task)
             name = self._unique_call_name(f"{call.id}:{number}")
-            subagent = derive_id(self._builder.session, self._builder.turn, lane.subagent, name)
+            subagent = derive_id(
+                self._builder.session, self._builder.turn, run_state.subagent, name
+            )
             heading = shorten_text(f"{agent} — {message}" if message else agent, MAX_TITLE)
-            inner = RunState(subagent, lane.depth + 1)
-            tasks.append(DelegatedTask((call.id, number), name, heading, at, lane, inner))
-            lane.add_task(tasks[-1])
+            inner = RunState(subagent, run_state.depth + 1)
+            tasks.append(DelegatedTask((call.id, number), name, heading, at, run_state, inner))
+            run_state.add_task(tasks[-1])
             start = ToolCallStart(
                 call=name,
                 name=self._tool_name("task"),
@@ -224,16 +229,16 @@ class TurnCalls:
                 description=escape_markdown(
                     f"{agent} — {to_one_line(task.message) or '…'}", MAX_DESCRIPTION
                 ),
-                args=build_task_arguments(task, subagent, in_background=told.background),
+                args=build_task_arguments(task, subagent, in_background=delegation.background),
             )
-            self._builder.write(start, at, lane.subagent)
+            self._builder.write(start, at, run_state.subagent)
             self._builder.write(SubagentStart(title=heading), at, subagent)
-        lane.calls[call.id] = OpenCall(
-            call.id, at, tasks=tuple(tasks), in_background=told.background
+        run_state.calls[call.id] = OpenCall(
+            call.id, at, tasks=tuple(tasks), in_background=delegation.background
         )
 
     def _write_start(
-        self, lane: RunState, call: str, name: str, args: dict[str, Any], at: int
+        self, run_state: RunState, call: str, name: str, args: dict[str, Any], at: int
     ) -> None:
         start = ToolCallStart(
             call=call,
@@ -242,12 +247,12 @@ class TurnCalls:
             description=build_description(name, args),
             args=add_compat_arguments(name, args) if self._is_compat else args,
         )
-        self._builder.write(start, at, lane.subagent)
+        self._builder.write(start, at, run_state.subagent)
 
     def _write_approval(
-        self, lane: RunState, call: str, questions: Sequence[AgentQuestion], at: int
+        self, run_state: RunState, call: str, questions: Sequence[AgentQuestion], at: int
     ) -> None:
-        """With all of the calls in question, which are literal text and may be long."""
+        """Write an approval with the whole text of its calls, which is literal and may be long."""
         args = build_form(questions)
         start = ToolCallStart(
             call=call,
@@ -256,13 +261,14 @@ class TurnCalls:
             description=build_description("ask_user", args),
             args=args,
         )
-        self._builder.write(start, at, lane.subagent)
+        self._builder.write(start, at, run_state.subagent)
 
     def _tool_name(self, name: str) -> str:
         return format_compat_name(name) if self._is_compat else format_tool_name(name)
 
     def _unique_call_name(self, call_id: str) -> str:
-        """Some models number their calls anew in every step; readers tell calls apart by these."""
+        """Some models number their calls from one in every step, but readers identify calls by
+        these names."""
         name = call_id if len(call_id) <= MAX_ID_LENGTH else derive_id(call_id)
         name = first = name or "call"
         number = 1
@@ -284,7 +290,7 @@ class TurnCalls:
 
     def _write_end(
         self,
-        lane: RunState,
+        run_state: RunState,
         call: str,
         at: int,
         took: int,
@@ -295,18 +301,18 @@ class TurnCalls:
         end = ToolCallEnd(
             call=call, result=excerpt_text(result, MAX_RESULT), is_error=is_error, duration_ms=took
         )
-        self._builder.write(end, at, lane.subagent)
+        self._builder.write(end, at, run_state.subagent)
 
-    def _forget_asks(self, lane: RunState) -> None:
-        for ask_id in [key for key, ask in self.pending_asks.items() if ask.run == lane.run]:
+    def _forget_asks(self, run_state: RunState) -> None:
+        for ask_id in [key for key, ask in self.pending_asks.items() if ask.run == run_state.run]:
             del self.pending_asks[ask_id]
 
 
-def task_outcome(lane: RunState, ended: RunEnded) -> TaskOutcome:
+def task_outcome(run_state: RunState, ended: RunEnded) -> TaskOutcome:
     match ended.reason:
         case EndReason.CANCELLED:
             return TaskOutcome(error="it was cancelled")
         case EndReason.ERROR:
             return TaskOutcome(error=ended.error or "it failed")
         case _:
-            return TaskOutcome(result=lane.last_text)
+            return TaskOutcome(result=run_state.last_text)

@@ -1,4 +1,4 @@
-"""Recovery: the turn that was open when the journal ends, told from its envelopes alone."""
+"""Recovers the turn that was open at the end of the journal, from its envelopes alone."""
 
 from collections.abc import Callable, Iterable
 
@@ -25,21 +25,22 @@ def recover_turn(
     times: IncreasingClock,
     close: Callable[[str], None],
 ) -> OpenTurn | None:
-    """`close` hears of every turn that is over. Text that was not journalled is not recovered."""
-    since: list[Envelope] = []
+    """`close` is called with every turn that is over. Text that was not journalled is not
+    recovered."""
+    envelopes: list[Envelope] = []
     for envelope in history:
         times.last = max(times.last, int(envelope.time))
-        since.append(envelope)
+        envelopes.append(envelope)
         if isinstance(envelope.ev, TurnEnd):
             close(envelope.turn)
-            since = []
-    opened = next((e for e in since if isinstance(e.ev, TurnStart)), None)
+            envelopes = []
+    opened = next((e for e in envelopes if isinstance(e.ev, TurnStart)), None)
     if opened is None:
         return None
     turn = new_turn(opened.turn)
     turn.is_recovered = True
     reader = TurnRecovery(turn)
-    for envelope in since:
+    for envelope in envelopes:
         if envelope.id == derive_id(turn.builder.session, turn.id, turn.builder.ordinal):
             turn.builder.ordinal += 1
             reader.apply_envelope(envelope)
@@ -53,53 +54,56 @@ class TurnRecovery:
         self._tasks: dict[str, DelegatedTask] = {}  # by the call that shows it
 
     def apply_envelope(self, envelope: Envelope) -> None:
-        lane = self._run_states.get(envelope.subagent)
+        run_state = self._run_states.get(envelope.subagent)
         match envelope.ev:
-            case SubagentStart(title=title) if lane is None:
+            case SubagentStart(title=title) if run_state is None:
                 self._turn.set_guest(title, envelope.subagent)
                 self._run_states[envelope.subagent] = self._turn.root
-            case ToolCallStart() if lane is not None:
-                self._start(lane, envelope.ev, int(envelope.time))
-            case ToolCallEnd(call=call) if lane is not None:
-                self._end(lane, call)
-            case SubagentStop() if lane is not None:
-                lane.is_active = False
+            case ToolCallStart() if run_state is not None:
+                self._start(run_state, envelope.ev, int(envelope.time))
+            case ToolCallEnd(call=call) if run_state is not None:
+                self._end(run_state, call)
+            case SubagentStop() if run_state is not None:
+                run_state.is_active = False
             case _:
                 pass
 
-    def _start(self, lane: RunState, start: ToolCallStart, at: int) -> None:
+    def _start(self, run_state: RunState, start: ToolCallStart, at: int) -> None:
         call = self._original_call_id(start.call)
         self._turn.calls.call_names.add(start.call)
         subagent = start.args.get("sessionSubagent")
         call_id, _, number = call.rpartition(":")
         if not isinstance(subagent, str) or not number.isdecimal():
-            approves = start.name in QUESTION_TOOLS and has_approval(start.args)
-            asks = start.name in QUESTION_TOOLS and not approves
-            lane.calls[call] = OpenCall(start.call, at, is_question=asks, is_approval=approves)
+            is_approval = start.name in QUESTION_TOOLS and has_approval(start.args)
+            is_question = start.name in QUESTION_TOOLS and not is_approval
+            run_state.calls[call] = OpenCall(
+                start.call, at, is_question=is_question, is_approval=is_approval
+            )
             return
-        inner = RunState(subagent, lane.depth + 1)
-        task = DelegatedTask((call_id, int(number)), start.call, start.title, at, lane, inner)
-        lane.add_task(task)
-        opened = lane.calls.setdefault(call_id, OpenCall(call_id, at))
+        inner = RunState(subagent, run_state.depth + 1)
+        task = DelegatedTask((call_id, int(number)), start.call, start.title, at, run_state, inner)
+        run_state.add_task(task)
+        opened = run_state.calls.setdefault(call_id, OpenCall(call_id, at))
         opened.tasks = (*opened.tasks, task)
         opened.in_background = start.args.get("background") is True
         self._run_states[subagent] = inner
         self._tasks[start.call] = task
 
     def _original_call_id(self, name: str) -> str:
-        """The id a call had before it was told from an earlier one of the same id."""
+        """Return the id the call had before a suffix told it apart from an earlier call with the
+        same id."""
         first, _, number = name.rpartition("~")
         return first if number.isdecimal() and first in self._turn.calls.call_names else name
 
-    def _end(self, lane: RunState, name: str) -> None:
+    def _end(self, run_state: RunState, name: str) -> None:
         if name in self._tasks:
             task = self._tasks[name]
             call_id, _ = task.key
             task.is_shown = False
             task.run_state.in_background = task.run_state.is_active
-            opened = lane.calls.get(call_id)
-            if opened is not None and not any(one.is_shown for one in opened.tasks):
-                del lane.calls[call_id]
-        for key, opened in list(lane.calls.items()):
+            opened = run_state.calls.get(call_id)
+            if opened is not None and not any(other.is_shown for other in opened.tasks):
+                del run_state.calls[call_id]
+        for key, opened in list(run_state.calls.items()):
             if opened.call == name and not opened.tasks:
-                del lane.calls[key]
+                del run_state.calls[key]

@@ -1,6 +1,6 @@
 """The gateway: shows the conversations of one sender on that person's devices, through a relay.
 
-It is a client of the daemon and a client of a relay, whoever's that is, and has no part in either.
+It is a client of the daemon and of a relay, no matter who runs the relay, and a part of neither.
 """
 
 from .config import GatewayConfig, load_config

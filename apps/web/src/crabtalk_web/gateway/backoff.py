@@ -1,4 +1,4 @@
-"""Backoff: how long to wait before the next try, longer each time and never quite the same."""
+"""Retry backoff: each delay is longer than the last, with random jitter."""
 
 import asyncio
 import random
@@ -13,11 +13,11 @@ class RetryBackoff:
         self._next_delay = first
 
     def reset(self) -> None:
-        """It worked."""
+        """The attempt succeeded: start again with the first delay."""
         self._next_delay = self._first_delay
 
     async def wait(self) -> None:
-        """Cancelled, it has not waited, and nothing else has changed."""
+        """Sleep for the next delay. Cancellation changes nothing but the next delay."""
         longest, self._next_delay = self._next_delay, min(self._next_delay * 2, self._max_delay)
-        # Whoever lost the same relay at the same time does not come back at the same time.
+        # Jitter: gateways that lost the same relay together must not all return together.
         await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - no secret

@@ -22,7 +22,7 @@ REGISTRATION = ("open", "invite", "closed")
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """Of the relay that `crabtalk-web up` and `crabtalk-web relay` run."""
+    """Settings of the relay that `crabtalk-web up` and `crabtalk-web relay` run."""
 
     host: str = "127.0.0.1"
     port: int = 3005
@@ -30,37 +30,36 @@ class RelaySettings:
     tls_key: str = ""
     host_name: str = ""
     public_url: str = ""
-    # Who may make an account: "open", "invite" or "closed". Empty: "open" for a relay that only
-    # this machine reaches, else "invite".
+    # Who may create an account: "open", "invite" or "closed". Empty: "open" for a relay that only
+    # this machine can reach, else "invite".
     registration: str = ""
-    # Addresses and networks of proxies whose X-Forwarded-For is believed.
+    # Addresses and networks of proxies whose X-Forwarded-For is trusted.
     trusted_proxies: tuple[str, ...] = ()
-    # Bounds by name, as docs/relay.md lists them.
+    # Limits by name, as docs/relay.md lists them.
     limits: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    # Whose conversations devices see, and in whose name they talk.
+    # The sender whose conversations devices see and write in.
     sender: str = "user"
-    # A session for every agent from the start, be there a conversation or not.
+    # Create a session for every agent at startup, whether it has a conversation or not.
     announce_agents: bool = True
-    # What is said while the agent is at work waits, or is said into the turn.
+    # Messages sent while the agent is at work are queued, or steer the open turn.
     while_busy: str = "queue"
-    # Where the tools of a turn work that a device begins.
+    # Working directory of the tools in turns that a device starts.
     cwd: str = "~"
-    # How much of a conversation that is older than its session is shown in it. Messages.
+    # How many messages a new session shows of a conversation that is older than the session.
     backfill: int = 1000
-    # Tools under the names that certain apps draw in a way of their own, and questions as these
-    # expect them.
+    # Use the tool names and the question format that certain apps draw specially.
     compat: bool = False
-    # What tools gave back also as reasoning, for apps that show it in no other way.
+    # Also write tool output as reasoning, for apps that show it in no other way.
     output_as_thinking: bool = False
-    # How many tokens a turn took, told to the relay, which reads it.
+    # Report the token usage of turns to the relay, which can read it.
     report_usage: bool = False
-    # Notices of ended turns and of questions. They say nothing of what was said.
+    # Send push notices about ended turns and questions. They contain no text of the conversation.
     push: bool = True
-    # What may wait on disk for a relay that is away. Bytes, of one conversation.
+    # Limit in bytes of one conversation's journal while the relay is unavailable.
     journal_bytes: int = 64 * 1024 * 1024
     relay: RelaySettings = field(default_factory=RelaySettings)
 
@@ -70,7 +69,7 @@ class GatewayConfig:
 
 
 def load_config(path: Path) -> GatewayConfig:
-    """Raises GatewayError. A file that is not there is an empty one."""
+    """Raises WebGatewayError. A missing file means the defaults."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -97,34 +96,34 @@ def load_config(path: Path) -> GatewayConfig:
 
 
 def parse_relay_settings(table: Any) -> RelaySettings:
-    given = dict(table) if isinstance(table, dict) else {}
-    proxies = given.pop("trusted_proxies", [])
-    if not isinstance(proxies, list) or not all(isinstance(one, str) for one in proxies):
+    settings = dict(table) if isinstance(table, dict) else {}
+    proxies = settings.pop("trusted_proxies", [])
+    if not isinstance(proxies, list) or not all(isinstance(proxy, str) for proxy in proxies):
         raise WebGatewayError('relay.trusted_proxies must be a list such as ["10.0.0.0/8"]')
-    limits = given.pop("limits", {})
+    limits = settings.pop("limits", {})
     is_table = isinstance(limits, dict)
     if not is_table or not all(type(value) in (int, float) for value in limits.values()):
         raise WebGatewayError("relay.limits must be a table of numbers")
-    rest = given if isinstance(table, dict) else table
-    found: RelaySettings = parse_settings(
-        RelaySettings, rest, "relay.", trusted_proxies=tuple(proxies), limits=limits
+    other_values = settings if isinstance(table, dict) else table
+    parsed: RelaySettings = parse_settings(
+        RelaySettings, other_values, "relay.", trusted_proxies=tuple(proxies), limits=limits
     )
-    return found
+    return parsed
 
 
-def parse_settings(kind: Any, table: Any, prefix: str, **rest: Any) -> Any:
+def parse_settings(kind: Any, table: Any, prefix: str, **other_values: Any) -> Any:
     if not isinstance(table, dict):
         raise WebGatewayError(f"{prefix.rstrip('.')} is no table")
     known = kind.__dataclass_fields__
     for key, value in table.items():
-        if key not in known or key in rest:
+        if key not in known or key in other_values:
             raise WebGatewayError(f"{prefix}{key} means nothing here; take it out")
-        wanted = type(known[key].default)
-        if type(value) is not wanted:
-            raise WebGatewayError(f"{prefix}{key} must be {TYPE_NAMES[wanted]}, not {value!r}")
-        if wanted is int and value < 0:
+        value_type = type(known[key].default)
+        if type(value) is not value_type:
+            raise WebGatewayError(f"{prefix}{key} must be {TYPE_NAMES[value_type]}, not {value!r}")
+        if value_type is int and value < 0:
             raise WebGatewayError(f"{prefix}{key} must not be negative")
-    return kind(**table, **rest)
+    return kind(**table, **other_values)
 
 
 TYPE_NAMES = {str: "a text", int: "a whole number", bool: "true or false"}

@@ -1,4 +1,4 @@
-"""Journal: the book of one conversation on disk. It is small, and soon written anew."""
+"""The journal of one conversation on disk. It stays small, because it is compacted often."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from .conversation_state import ConversationState
 from .errors import WebGatewayError
 from .journal_entries import AnyJournalEntry
 
-# A journal is shortened when it is larger than this, and four times what it has to say.
+# A journal is compacted when it is larger than this and four times the size of its state.
 MIN_COMPACT_SIZE = 256 * 1024
 COMPACT_RATIO = 4
 
@@ -24,7 +24,7 @@ class ConversationJournal(AnyJournal[ConversationState]):
         )
 
     def open(self) -> None:
-        """Raises GatewayError."""
+        """Raises WebGatewayError."""
         try:
             super().open()
         except OSError as error:
@@ -34,10 +34,10 @@ class ConversationJournal(AnyJournal[ConversationState]):
 
     @classmethod
     def read_state(cls, path: Path) -> ConversationState:
-        """What is on disk, for one who changes nothing. Raises OSError."""
-        found = cls(path)
-        found.replay(path.read_bytes())
-        return found.state
+        """Read the state on disk without changing it. Raises OSError."""
+        journal = cls(path)
+        journal.replay(path.read_bytes())
+        return journal.state
 
     def _needs_compaction(self, size: int) -> bool:
         return size > MIN_COMPACT_SIZE and size > COMPACT_RATIO * self.state.size

@@ -1,8 +1,8 @@
-"""Book: what the gateway knows of one conversation and must not forget. Entries in, state out.
+"""The state of one conversation that must survive a restart: journal entries in, state out.
 
-Envelopes are in it until the relay has them, those of a turn until it is over, what devices said
-until the daemon has it, files that agents send until these are at the relay, and how far each side
-was read.
+It contains envelopes until the relay has them, those of a turn until it is over, messages of
+devices until the daemon has them, files that agents send until the relay has them, and how far both
+sides were read.
 """
 
 from collections import deque
@@ -32,11 +32,11 @@ from .journal_entries import (
 )
 from .replay_guard import ReplayGuard
 
-# Turns of which it is remembered that they are over.
+# Ended turns that are remembered.
 MAX_ENDED_TURNS = 64
-# Calls that send a file and have not returned; of the oldest nothing is sent then.
+# Unfinished calls that send a file. Beyond this the file of the oldest call is not sent.
 MAX_CALLED_FILES = 64
-# What an envelope takes beside its text.
+# Size of an envelope without its text.
 ENVELOPE_OVERHEAD = 250
 
 
@@ -54,7 +54,7 @@ class ConversationState:
         self.open_run = ""
         self.recent_envelopes: list[Envelope] = []
         self.unsent_envelopes: deque[Envelope] = deque()
-        self.unsent_bytes = 0  # roughly
+        self.unsent_bytes = 0  # approximate
         self.relay_cursor = 0
         self.held_files: tuple[Envelope, ...] = ()
         self.inbound: deque[InboundMessage] = deque()
@@ -62,13 +62,13 @@ class ConversationState:
         self.unseen_texts: list[str] = []
         self.pending_keys: list[
             str
-        ] = []  # keys that the daemon was given and the log does not have yet
+        ] = []  # keys that the daemon was given and that are not in the log yet
         self.outgoing_files: dict[tuple[str, str], OutgoingFile] = {}
         self.first_message_at = 0
         self.log_position = 0
         self.log_id = ""
         self.progress = RunProgress()
-        # Which messages of devices were acted on; None until somebody has looked.
+        # The device messages that were acted on; None until they are known.
         self.replay_guard: ReplayGuard | None = None
 
     def apply(self, record: AnyJournalEntry) -> None:
@@ -104,24 +104,24 @@ class ConversationState:
             case ConversationSnapshot():
                 self._apply_snapshot(record)
 
-    def _apply_opened(self, opened: SessionOpened) -> None:
-        if opened.session == self.session:
+    def _apply_opened(self, entry: SessionOpened) -> None:
+        if entry.session == self.session:
             return
-        # Another session of the same key: what was said in the old one could be shown here.
-        memory = self.replay_guard
+        # Another session with the same key: messages of the old one could be replayed in it.
+        replay_guard = self.replay_guard
         if self.session:
             self._reset("", "", "", 0)
-        self.replay_guard = memory
-        self.session, self.agent, self.sender = opened.session, opened.agent, opened.sender
-        self.generation, self.relay_cursor = opened.generation, opened.cursor
-        self.written_until = max(self.written_until, opened.through)
+        self.replay_guard = replay_guard
+        self.session, self.agent, self.sender = entry.session, entry.agent, entry.sender
+        self.generation, self.relay_cursor = entry.generation, entry.cursor
+        self.written_until = max(self.written_until, entry.through)
 
-    def _apply_renewed(self, renewed: SessionRenewed) -> None:
+    def _apply_renewed(self, entry: SessionRenewed) -> None:
         old = self.snapshot()
-        self._reset("", renewed.agent, renewed.sender, renewed.generation)
+        self._reset("", entry.agent, entry.sender, entry.generation)
         self.inbound, self.attempt = deque(old.waiting), old.trying
         self.unseen_texts, self.pending_keys = list(old.unseen), list(old.pending)
-        if not renewed.is_cleared:
+        if not entry.is_cleared:
             self.message_position, self.written_until, self.first_message_at = (
                 old.position,
                 old.through,
@@ -129,37 +129,37 @@ class ConversationState:
             )
             self.log_position, self.log_id = old.record, old.log_id
 
-    def _apply_written(self, said: EnvelopesWritten) -> None:
-        if said.run != self.open_run:
-            self.open_run, self.progress = said.run, RunProgress()
-        if said.progress is not None:
-            self.progress = said.progress
-        self.log_position = said.record or self.log_position
-        self.log_id = said.log_id or self.log_id
-        self.message_position = max(self.message_position, said.position)
-        self.written_until = max(self.written_until, said.through)
-        self.unsent_envelopes += said.envelopes
-        self.unsent_bytes += sum(map(envelope_size, said.envelopes))
-        self.first_message_at = said.born or self.first_message_at
-        for handed in (self.pending_keys, self.unseen_texts):
-            if said.seen in handed:
-                handed.remove(said.seen)
+    def _apply_written(self, entry: EnvelopesWritten) -> None:
+        if entry.run != self.open_run:
+            self.open_run, self.progress = entry.run, RunProgress()
+        if entry.progress is not None:
+            self.progress = entry.progress
+        self.log_position = entry.record or self.log_position
+        self.log_id = entry.log_id or self.log_id
+        self.message_position = max(self.message_position, entry.position)
+        self.written_until = max(self.written_until, entry.through)
+        self.unsent_envelopes += entry.envelopes
+        self.unsent_bytes += sum(map(envelope_size, entry.envelopes))
+        self.first_message_at = entry.born or self.first_message_at
+        for undelivered in (self.pending_keys, self.unseen_texts):
+            if entry.seen in undelivered:
+                undelivered.remove(entry.seen)
                 break
-        for file in said.files:
+        for file in entry.files:
             self._track_file(file)
-        for envelope in said.envelopes:
+        for envelope in entry.envelopes:
             self.recent_envelopes.append(envelope)
             if isinstance(envelope.ev, TurnEnd):
-                over = [e for e in self.recent_envelopes if isinstance(e.ev, TurnEnd)]
-                self.recent_envelopes = over[-MAX_ENDED_TURNS:]
+                turn_ends = [e for e in self.recent_envelopes if isinstance(e.ev, TurnEnd)]
+                self.recent_envelopes = turn_ends[-MAX_ENDED_TURNS:]
 
     def _track_file(self, file: OutgoingFile) -> None:
         if file.stage == "over":
             self.outgoing_files.pop(file.key, None)
             return
         self.outgoing_files[file.key] = file
-        called = [one.key for one in self.outgoing_files.values() if one.stage == "called"]
-        for key in called[:-MAX_CALLED_FILES]:
+        called_keys = [file.key for file in self.outgoing_files.values() if file.stage == "called"]
+        for key in called_keys[:-MAX_CALLED_FILES]:
             del self.outgoing_files[key]
 
     @property
@@ -167,38 +167,46 @@ class ConversationState:
         """The file that has waited longest."""
         return next((file for file in self.outgoing_files.values() if file.stage == "due"), None)
 
-    def _apply_delivered(self, handed: DeliveryFinished) -> None:
-        if self.inbound and not handed.is_kept:
+    def _apply_delivered(self, entry: DeliveryFinished) -> None:
+        if self.inbound and not entry.is_kept:
             self.inbound.popleft()
-        if handed.is_refused and self.attempt is not None:
+        if entry.is_refused and self.attempt is not None:
             if self.attempt.key in self.pending_keys:
                 self.pending_keys.remove(self.attempt.key)
             elif self.attempt.text in self.unseen_texts:
                 self.unseen_texts.remove(self.attempt.text)
         self.attempt = None
 
-    def _apply_snapshot(self, whole: ConversationSnapshot) -> None:
-        self._reset(whole.session, whole.agent, whole.sender, whole.generation)
+    def _apply_snapshot(self, snapshot: ConversationSnapshot) -> None:
+        self._reset(snapshot.session, snapshot.agent, snapshot.sender, snapshot.generation)
         self.message_position, self.written_until, self.open_run = (
-            whole.position,
-            whole.through,
-            whole.run,
+            snapshot.position,
+            snapshot.through,
+            snapshot.run,
         )
-        self.recent_envelopes = list(whole.recent)
-        self.unsent_envelopes, self.inbound = deque(whole.unsent), deque(whole.waiting)
+        self.recent_envelopes = list(snapshot.recent)
+        self.unsent_envelopes, self.inbound = deque(snapshot.unsent), deque(snapshot.waiting)
         self.unsent_bytes = sum(map(envelope_size, self.unsent_envelopes))
-        self.relay_cursor, self.held_files, self.attempt = whole.cursor, whole.files, whole.trying
-        self.unseen_texts, self.pending_keys = list(whole.unseen), list(whole.pending)
-        self.log_position, self.log_id, self.progress = whole.record, whole.log_id, whole.progress
-        self.outgoing_files = {file.key: file for file in whole.sending}
-        self.first_message_at = whole.born
-        self.replay_guard = None if whole.memory is None else ReplayGuard(whole.memory)
+        self.relay_cursor, self.held_files, self.attempt = (
+            snapshot.cursor,
+            snapshot.files,
+            snapshot.trying,
+        )
+        self.unseen_texts, self.pending_keys = list(snapshot.unseen), list(snapshot.pending)
+        self.log_position, self.log_id, self.progress = (
+            snapshot.record,
+            snapshot.log_id,
+            snapshot.progress,
+        )
+        self.outgoing_files = {file.key: file for file in snapshot.sending}
+        self.first_message_at = snapshot.born
+        self.replay_guard = None if snapshot.memory is None else ReplayGuard(snapshot.memory)
 
     @property
     def size(self) -> int:
-        """About how many bytes all of it takes."""
-        remembered = 0 if self.replay_guard is None else self.replay_guard.size
-        return remembered + self.unsent_bytes + sum(map(envelope_size, self.recent_envelopes))
+        """The approximate size of the whole state in bytes."""
+        guard_size = 0 if self.replay_guard is None else self.replay_guard.size
+        return guard_size + self.unsent_bytes + sum(map(envelope_size, self.recent_envelopes))
 
     def snapshot(self) -> ConversationSnapshot:
         return ConversationSnapshot(
@@ -227,7 +235,7 @@ class ConversationState:
 
 
 def envelope_size(envelope: Envelope) -> int:
-    """About how many bytes it takes."""
+    """Return the approximate size in bytes."""
     match envelope.ev:
         case TextEvent(text=text) | ServiceEvent(text=text) | ToolCallEnd(result=text):
             return ENVELOPE_OVERHEAD + len(text)

@@ -1,4 +1,4 @@
-"""Credentials: who this machine is to a relay, and the keys that never leave it."""
+"""The machine's identity at a relay, and the keys that never leave the machine."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from .errors import WebGatewayError
 
 
 class StoredCredentials(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As it is on disk."""
+    """The file format."""
 
     relay: str
     token: str
@@ -25,8 +25,8 @@ class StoredCredentials(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class RelayCredentials:
-    """`content_key` is the public key of the account's devices: what is wrapped for it, all of them
-    can open, and this machine cannot."""
+    """`content_key` is the public key of the account's devices: values wrapped for it can be opened
+    by all of them, and not by this machine."""
 
     relay: str
     token: str = field(repr=False)
@@ -37,16 +37,17 @@ class RelayCredentials:
 
     @classmethod
     def from_approval(cls, relay: str, token: str, approval: PairingApproval) -> "RelayCredentials":
-        """A new machine of the account that let it in."""
+        """Create credentials for a new machine of the account that approved it."""
         content_key = approval.content_public_key
         if content_key is None:
             secret = MasterSecret(approval.master_secret or b"")
-            # Whoever approves in the old way hands out the one secret; only this is kept of it.
+            # The older form of approval contains the master secret; only this public key of it is
+            # stored.
             content_key = secret.content_keys.public
         return cls(relay, token, content_key)
 
     def save(self, path: Path) -> None:
-        kept = StoredCredentials(
+        stored = StoredCredentials(
             self.relay,
             self.token,
             self.machine_id,
@@ -54,26 +55,28 @@ class RelayCredentials:
             self.tag_key,
             self.content_key,
         )
-        replace_file(path, msgspec.json.encode(kept) + b"\n")
+        replace_file(path, msgspec.json.encode(stored) + b"\n")
 
 
 def load_credentials(path: Path) -> RelayCredentials | None:
-    """None when there are none yet. Raises GatewayError."""
+    """Return None if there is no file. Raises WebGatewayError."""
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=StoredCredentials)
+        stored = msgspec.json.decode(path.read_bytes(), type=StoredCredentials)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise WebGatewayError(
             f"cannot use {path}: {error}; move it away and run `crabtalk-web pair`"
         ) from None
-    if any(len(key) != KEY_SIZE for key in (kept.machine_key, kept.tag_key, kept.content_key)):
+    if any(
+        len(key) != KEY_SIZE for key in (stored.machine_key, stored.tag_key, stored.content_key)
+    ):
         raise WebGatewayError(f"{path} has a key of a wrong size; move it away and pair again")
     return RelayCredentials(
-        relay=kept.relay,
-        token=kept.token,
-        content_key=kept.content_key,
-        machine_id=kept.machine_id,
-        machine_key=kept.machine_key,
-        tag_key=kept.tag_key,
+        relay=stored.relay,
+        token=stored.token,
+        content_key=stored.content_key,
+        machine_id=stored.machine_id,
+        machine_key=stored.machine_key,
+        tag_key=stored.tag_key,
     )

@@ -1,6 +1,7 @@
-"""Calls: what devices may ask of a session's gateway. Sealed both ways; no call is answered twice.
+"""The RPC methods that devices may call on a session. Parameters and results are sealed, and no
+call is handled twice.
 
-There are no shells and no folders among them.
+No method gives access to a shell or to folders.
 """
 
 import logging
@@ -24,7 +25,7 @@ from .question_tracker import QuestionTracker
 from .session_identity import SessionIdentity
 from .session_metadata import check_mode
 
-# Whoever repeats these learns nothing new, and changes nothing.
+# Replaying these reveals nothing new and changes nothing.
 REPEATABLE_METHODS = ("watch",)
 CALL_WAS_CUT = (
     "this call is too large to be shown here as a whole; allow it in the terminal, or deny it"
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class RpcTarget(Protocol):
-    """What calls act on."""
+    """The conversation that the methods act on."""
 
     identity: SessionIdentity
     questions: QuestionTracker
@@ -55,8 +56,8 @@ class RpcTarget(Protocol):
 
 
 class DeviceRpc:
-    def __init__(self, desk: RpcTarget, receipts: CallReceipts) -> None:
-        self._target = desk
+    def __init__(self, target: RpcTarget, receipts: CallReceipts) -> None:
+        self._target = target
         self._receipts = receipts
         self._methods: dict[str, Callable[[dict[str, Any]], Awaitable[Any]]] = {
             "abort": self.abort,
@@ -72,17 +73,17 @@ class DeviceRpc:
         return list(self._methods)
 
     async def handle_call(self, name: str, params: str) -> str:
-        """The sealed answer. A failure is an answer as well."""
+        """Return the sealed result. A failure is a result as well."""
         sealer = self._target.identity.sealer
-        opened = sealer.open_bytes(params)
-        if opened is None:
+        plain = sealer.open_bytes(params)
+        if plain is None:
             return sealer.seal({"error": "the parameters cannot be opened with this session's key"})
         method = self._methods.get(name)
         if method is None:
             return sealer.seal({"error": f"there is no method {name[:80]!r} here"})
-        given = sealer.open(params)
-        bound = read_binding(given)
-        if bound is not None and (bound.purpose, bound.record) != (
+        arguments = sealer.open(params)
+        binding = read_binding(arguments)
+        if binding is not None and (binding.purpose, binding.record) != (
             f"rpc:{name}",
             self._target.session,
         ):
@@ -90,35 +91,35 @@ class DeviceRpc:
         try:
             if name not in REPEATABLE_METHODS and not await self._receipts.add_if_new(params):
                 return sealer.seal({"error": "this call was made before; make it anew"})
-            result = await method(given if isinstance(given, dict) else {})
+            result = await method(arguments if isinstance(arguments, dict) else {})
         except Exception as error:
             log.warning("the call %s failed: %s", name, error)
             return sealer.seal({"error": str(error) or type(error).__name__})
         return sealer.seal_nothing() if result is None else sealer.seal(result)
 
-    async def abort(self, given: dict[str, Any]) -> None:
-        """Stops the turn. With none to stop it is done as well."""
+    async def abort(self, arguments: dict[str, Any]) -> None:
+        """Stop the turn. Succeeds as well if no turn is open."""
         await self._target.abort()
 
-    async def communication(self, given: dict[str, Any]) -> dict[str, Any]:
-        ask = self._target.questions.find(str(given.get("id")))
+    async def communication(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        ask = self._target.questions.find(str(arguments.get("id")))
         if ask is None:
             return {"error": "already answered"}
-        if given.get("status") == "cancelled":
+        if arguments.get("status") == "cancelled":
             answer = refuse_ask(ask)
             return await self._send_answer(ask, answer, {"status": "cancelled", "answers": {}})
-        answers = given.get("answers")
+        answers = arguments.get("answers")
         answer = parse_form_answers(ask, answers)
         return await self._send_answer(ask, answer, build_outcome(answer, answers))
 
-    async def permission(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The older way to answer: chosen labels by question, or just a yes or a no."""
-        ask = self._target.questions.find(str(given.get("id")))
+    async def permission(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The older form of an answer: labels by question, or a plain yes or no."""
+        ask = self._target.questions.find(str(arguments.get("id")))
         if ask is None:
             return {"error": "already answered"}
-        if given.get("approved") is not True:
+        if arguments.get("approved") is not True:
             return await self._send_answer(ask, refuse_ask(ask), {"status": "denied"})
-        updated = given.get("updatedInput")
+        updated = arguments.get("updatedInput")
         answer = parse_label_answers(
             ask, updated.get("answers") if isinstance(updated, dict) else None
         )
@@ -142,15 +143,15 @@ class DeviceRpc:
             raise
         return {"success": True} if is_first else {"error": "already answered"}
 
-    async def kill_session(self, given: dict[str, Any]) -> dict[str, Any]:
+    async def kill_session(self, arguments: dict[str, Any]) -> dict[str, Any]:
         await self._target.archive_session()
         return {"success": True, "message": "The session is closed; the conversation stays."}
 
-    async def set_mode(self, given: dict[str, Any]) -> dict[str, Any]:
-        return await self._target.set_mode(check_mode(given.get("mode")))
+    async def set_mode(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return await self._target.set_mode(check_mode(arguments.get("mode")))
 
-    async def watch(self, given: dict[str, Any]) -> dict[str, Any]:
-        segment, offset = given.get("segment"), given.get("offset")
+    async def watch(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        segment, offset = arguments.get("segment"), arguments.get("offset")
         return await self._target.live_text.watch(
             segment if isinstance(segment, int) else 0, offset if isinstance(offset, int) else 0
         )

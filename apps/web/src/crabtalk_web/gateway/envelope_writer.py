@@ -1,7 +1,7 @@
-"""Teller: what happens in a conversation becomes envelopes, which are noted in its journal.
+"""Converts the events of a conversation into envelopes and appends them to its journal.
 
-It tells what it is given, as it happens or from the log, and notes with it how far the log is told.
-When, and in which order, is for the mirror to say.
+It writes live events and records of the log, and stores with them how far the log was read.
+`LogFollower` and `RunMerger` decide what is written when, and in which order.
 """
 
 import logging
@@ -32,21 +32,21 @@ OnChange = Callable[[Sequence[Envelope]], None]
 
 
 class EnvelopeWriter:
-    """`changed` is called after each note, with the envelopes in it, be there any or not."""
+    """`on_change` is called after each append with its envelopes, which may be none."""
 
     def __init__(
         self,
         identity: SessionIdentity,
         journal: ConversationJournal,
         config: GatewayConfig,
-        changed: OnChange,
+        on_change: OnChange,
     ) -> None:
         self._identity = identity
         self._journal = journal
         self._config = config
-        self._on_change = changed
+        self._on_change = on_change
         self._adapter = self._new_adapter()
-        # What was heard of the run that goes on; the book has what is told of it.
+        # How much of the open run was received; the state has how much of it is written.
         self.progress = self.state.progress
 
     @property
@@ -64,16 +64,17 @@ class EnvelopeWriter:
 
     @property
     def growing_text(self) -> GrowingText | None:
-        """What is being said, and is in no envelope yet."""
+        """The text that is being written and is in no envelope yet."""
         return self._adapter.growing_text
 
     def reload(self) -> None:
-        """It knows what was noted, and no more: what was heard and not noted will be told again."""
+        """Reset to the journal's state. Events that were received and not stored will come
+        again."""
         self._adapter = self._new_adapter()
         self.progress = self.state.progress
 
     def notify_changed(self) -> None:
-        """Something may be otherwise than it was, though nothing was noted."""
+        """Something changed although nothing was appended."""
         self._on_change(())
 
     def _new_adapter(self) -> EnvelopeAdapter:
@@ -85,8 +86,8 @@ class EnvelopeWriter:
         )
 
     async def save_log_id(self, log_id: str) -> None:
-        """Which log is told here. On disk at once: who is killed and comes back after it was
-        cleared could not tell that there is another one now."""
+        """Store which log is followed, on disk at once: a process that restarts after the
+        conversation was cleared could not tell otherwise that its log is another one."""
         self.append_entry((), run=self.state.open_run, log_id=log_id)
         await self._journal.flush()
 
@@ -96,69 +97,73 @@ class EnvelopeWriter:
         self._adapter.mark_killed()
 
     def close_lost_turn(self) -> None:
-        """Nobody should wait for the turn any longer. Its run may go on, as another turn."""
+        """Close the turn so that nothing waits for it. Its run may continue as another turn."""
         self.append_entry(self._adapter.close_lost_turn(now_ms()), run=self.state.open_run)
 
     def close_unseen_turn(self, when: int) -> None:
-        """The run is over, and nothing says how it ended."""
+        """Close a turn whose run is over without a record of how it ended."""
         self.append_entry(self._adapter.close_lost_turn(when, END_UNSEEN_TEXT), run="")
 
     def flush_idle_text(self, when: int) -> None:
-        """What was said so far is shown."""
+        """Write the pending text."""
         self.append_entry(self._adapter.flush_idle_text(when), run=self.state.open_run)
 
     def close_ask(self, ask: str, receipt: str = "") -> None:
         self.append_entry(self._adapter.close_ask(ask, now_ms(), receipt), run=self.state.open_run)
 
     def write_approval(self, ask: OpenAsk, receipt: str) -> None:
-        """An approval of somebody else's run, which is told nowhere else in this session."""
+        """Write an approval of another sender's run, which this session does not show otherwise."""
         self.append_entry(
             self._adapter.record_approval(ask, receipt, now_ms()), run=self.state.open_run
         )
 
     def write_notice(self, text: str, file: OutgoingFile | None = None) -> None:
-        """A line of service; with `file`, that is what became of it."""
+        """Write a service line. With `file`, the line says what became of that file."""
         files = () if file is None else (mark_over(file),)
         self.append_entry(
             self._adapter.write_notice(text, now_ms()), run=self.state.open_run, files=files
         )
 
     def write_refusal(self, text: str, refused: dict[str, Any]) -> None:
-        """A line of service about a person's message, which says to programs which one it is."""
+        """Write a service line about a person's message; `refused` identifies the message for
+        programs."""
         envelopes = [
-            msgspec.structs.replace(one, ev=msgspec.structs.replace(one.ev, refused=refused))
-            if isinstance(one.ev, ServiceEvent)
-            else one
-            for one in self._adapter.write_notice(text, now_ms())
+            msgspec.structs.replace(
+                envelope, ev=msgspec.structs.replace(envelope.ev, refused=refused)
+            )
+            if isinstance(envelope.ev, ServiceEvent)
+            else envelope
+            for envelope in self._adapter.write_notice(text, now_ms())
         ]
         self.append_entry(envelopes, run=self.state.open_run)
 
     def write_file(self, event: FileEvent, file: OutgoingFile) -> None:
-        """It is at the relay. Noted in one with its envelope, it is sent once."""
+        """Write a file that the relay has. Its envelope and its state are one entry, so it is sent
+        once."""
         envelopes = self._adapter.write_file(event, now_ms(), run=file.run)
         self.append_entry(envelopes, run=self.state.open_run, files=(mark_over(file),))
 
     # ── As it happens ───────────────────────────────────────────────────────────────────────
 
-    def write_event(self, heard: ReceivedEvent) -> None:
-        """An event of the run that goes on, or of one that it has delegated to."""
-        if heard.parent is None and isinstance(heard.event, TextPiece):
-            self._count_text(heard.event)
-        files = self._find_files(heard)
-        envelopes = self._adapter.handle_event(msgspec.structs.replace(heard, missed=0))
+    def write_event(self, received: ReceivedEvent) -> None:
+        """Write an event of the open run, or of a run that it delegated to."""
+        if received.parent is None and isinstance(received.event, TextPiece):
+            self._count_text(received.event)
+        files = self._find_files(received)
+        envelopes = self._adapter.handle_event(msgspec.structs.replace(received, missed=0))
         self.append_entry(envelopes, run=self.state.open_run, files=files)
 
     def _count_text(self, piece: TextPiece) -> None:
-        read = self.progress
-        reasoning = read.reasoning + len(piece.text) * piece.thinking
-        text = read.text + len(piece.text) * (not piece.thinking)
-        self.progress = msgspec.structs.replace(read, reasoning=reasoning, text=text)
+        progress = self.progress
+        reasoning = progress.reasoning + len(piece.text) * piece.thinking
+        text = progress.text + len(piece.text) * (not piece.thinking)
+        self.progress = msgspec.structs.replace(progress, reasoning=reasoning, text=text)
 
     # ── From the log ────────────────────────────────────────────────────────────────────────
 
     def write_record(
         self,
-        happened: Iterable[ReceivedEvent],
+        events: Iterable[ReceivedEvent],
         *,
         run: str,
         progress: RunProgress,
@@ -167,17 +172,18 @@ class EnvelopeWriter:
         through: int = 0,
         seen: str = "",
     ) -> None:
-        """All that a record says, noted in one with where the log goes on: so it is told once.
-        `run` is the one that goes on after it, and `progress` how far that is told then."""
+        """Write everything a record says, in one entry with the position of the next record, so
+        that no record is written twice. `run` is the run that is open after it, and `progress` how
+        much of that run is written then."""
         envelopes: list[Envelope] = []
         files: list[OutgoingFile] = []
         if run and run != self.state.open_run:
             self._adapter.reopen_run(run)
-        for heard in happened:
-            files += self._find_files(heard)
-            envelopes += self._adapter.handle_event(heard)
-            if isinstance(heard.event, SegmentEnded):
-                envelopes += self._adapter.flush_idle_text(heard.at)
+        for received in events:
+            files += self._find_files(received)
+            envelopes += self._adapter.handle_event(received)
+            if isinstance(received.event, SegmentEnded):
+                envelopes += self._adapter.flush_idle_text(received.at)
         self.progress = progress
         self.append_entry(
             envelopes,
@@ -189,23 +195,23 @@ class EnvelopeWriter:
             files=tuple(files),
         )
 
-    def write_end(self, heard: ReceivedEvent) -> None:
-        """The run is over, and the log does not say it."""
-        run = "" if heard.run == self.state.open_run else self.state.open_run
-        envelopes = self._adapter.handle_event(msgspec.structs.replace(heard, missed=0))
-        self.append_entry(envelopes, run=run, through=0 if run else heard.at)
+    def write_end(self, received: ReceivedEvent) -> None:
+        """Write the end of a run that has no end record in the log."""
+        run = "" if received.run == self.state.open_run else self.state.open_run
+        envelopes = self._adapter.handle_event(msgspec.structs.replace(received, missed=0))
+        self.append_entry(envelopes, run=run, through=0 if run else received.at)
 
-    def _find_files(self, heard: ReceivedEvent) -> tuple[OutgoingFile, ...]:
-        """Those that are sent by this, or not after all."""
-        match heard.event:
+    def _find_files(self, received: ReceivedEvent) -> tuple[OutgoingFile, ...]:
+        """Return the files that this event sends, or cancels."""
+        match received.event:
             case ToolsCalled(calls=calls):
                 return tuple(
-                    OutgoingFile(heard.run, call.id, parse_file_path(call.arguments))
+                    OutgoingFile(received.run, call.id, parse_file_path(call.arguments))
                     for call in calls
                     if call.name == SEND_FILE or call.name.endswith(f"__{SEND_FILE}")
                 )
             case ToolReturned(call=call, is_error=is_error):
-                file = self.state.outgoing_files.get((heard.run, call))
+                file = self.state.outgoing_files.get((received.run, call))
                 if file is not None and file.stage == "called":
                     return (mark_over(file) if is_error else mark_due(file),)
         return ()
@@ -222,13 +228,13 @@ class EnvelopeWriter:
         seen: str = "",
         files: tuple[OutgoingFile, ...] = (),
     ) -> None:
-        fine = tuple(envelope for envelope in envelopes if self._is_valid(envelope))
-        told = self._written_progress() if run else RunProgress()
-        has_moved = run != self.state.open_run or told != self.state.progress
-        if fine or has_moved or record or log_id or position or through or seen or files:
+        valid = tuple(envelope for envelope in envelopes if self._is_valid(envelope))
+        progress = self._written_progress() if run else RunProgress()
+        has_progressed = run != self.state.open_run or progress != self.state.progress
+        if valid or has_progressed or record or log_id or position or through or seen or files:
             self._journal.append(
                 EnvelopesWritten(
-                    fine,
+                    valid,
                     run,
                     position,
                     through,
@@ -236,21 +242,21 @@ class EnvelopeWriter:
                     files,
                     record=record,
                     log_id=log_id,
-                    progress=told if has_moved else None,
+                    progress=progress if has_progressed else None,
                 )
             )
         if not run:
             self.progress = RunProgress()
-        self._on_change(fine)
+        self._on_change(valid)
 
     def _written_progress(self) -> RunProgress:
-        """What was heard, without the words that are in no envelope yet."""
+        """The received progress without the text that is in no envelope yet."""
         count, is_reasoning = self._adapter.pending_text
-        heard = self.progress
+        received = self.progress
         return msgspec.structs.replace(
-            heard,
-            reasoning=heard.reasoning - count * is_reasoning,
-            text=heard.text - count * (not is_reasoning),
+            received,
+            reasoning=received.reasoning - count * is_reasoning,
+            text=received.text - count * (not is_reasoning),
         )
 
     def _is_valid(self, envelope: Envelope) -> bool:
@@ -263,12 +269,12 @@ class EnvelopeWriter:
 
 
 def parse_file_path(arguments: str) -> str:
-    """Empty where there is none, which is no file."""
+    """Return an empty string if there is no path; no file has that name."""
     try:
-        given = parse_json(arguments)
+        parsed = parse_json(arguments)
     except ValueError:
         return ""
-    path = given.get("path") if isinstance(given, dict) else None
+    path = parsed.get("path") if isinstance(parsed, dict) else None
     return str(PurePath(path)) if isinstance(path, str) else ""
 
 

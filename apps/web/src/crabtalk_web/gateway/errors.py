@@ -1,22 +1,22 @@
-"""What the gateway cannot do: each with a sentence that says what to do next."""
+"""Errors of the gateway. Each message says what to do next."""
 
 from crabtalk.client import ConnectionClosedError, ServerError, UnexpectedReplyError
 from crabtalk.protocol import FrameError
 
-# What a daemon that goes away, or is about to, leaves its clients with.
+# The errors that a client gets when the daemon stops or is stopping.
 DAEMON_AWAY_ERRORS = (OSError, ConnectionClosedError, FrameError, ServerError, UnexpectedReplyError)
 
 
 class WebGatewayError(Exception):
-    """It cannot go on like this, and a person has to do something about it."""
+    """The gateway cannot continue until a person changes something."""
 
 
 class RelayUnavailableError(Exception):
-    """Nobody answers where the relay is, or not in time. It is tried again."""
+    """The relay does not answer, or not in time. The gateway tries again."""
 
 
 class RelayRefusedError(Exception):
-    """The relay's answer was no."""
+    """The relay refused the request."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"the relay answered {status}: {reason}")
@@ -25,5 +25,5 @@ class RelayRefusedError(Exception):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the same may be welcome later."""
+        """Whether the same request may succeed later."""
         return self.status in (408, 425, 429) or self.status >= 500

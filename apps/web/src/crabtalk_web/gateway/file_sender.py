@@ -1,7 +1,8 @@
-"""Sending: files of agents, from the journal to the relay. What is due there is sent, and once.
+"""Sends files of agents from the journal to the relay, each one once.
 
-A file is noted as due together with the end of the call that sends it, and as sent together with
-its envelope; in between it may be uploaded twice, and what nobody refers to a relay throws away.
+A file becomes due in the same journal entry as the end of its call, and done in the same entry as
+its envelope. In between it may be uploaded twice; the relay deletes uploads that no message refers
+to.
 """
 
 import asyncio
@@ -21,11 +22,11 @@ log = logging.getLogger(__name__)
 
 class FileSender:
     def __init__(
-        self, journal: ConversationJournal, files: FileTransfer, teller: EnvelopeWriter
+        self, journal: ConversationJournal, files: FileTransfer, writer: EnvelopeWriter
     ) -> None:
         self._journal = journal
         self._files = files
-        self._writer = teller
+        self._writer = writer
         self._wakeup = asyncio.Event()
         self.is_open = asyncio.Event()  # the session exists at the relay
         self.on_session_lost: Callable[[], None] = (
@@ -36,7 +37,7 @@ class FileSender:
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Until cancelled. What is under way by then is due again."""
+        """Run until cancelled. A file in progress is then still due."""
         backoff = RetryBackoff()
         while True:
             await self.is_open.wait()
@@ -55,8 +56,8 @@ class FileSender:
                 await backoff.wait()
 
     async def _send(self, file: OutgoingFile) -> None:
-        book = self._journal.state
-        session = book.session
+        state = self._journal.state
+        session = state.session
         await self._journal.flush()
         try:
             event = await self._files.upload_file(Path(file.path))
@@ -67,8 +68,8 @@ class FileSender:
                 raise
             if not isinstance(error, WebGatewayError | RelayRefusedError):
                 log.exception("a file cannot be sent")
-            # It is given up: one that can never be sent must not keep back the others.
+            # Give up: a file that can never be sent must not block the others.
             self._writer.write_notice(f"**Error:** {error}", file)
             return
-        if (book.session, book.outgoing_files.get(file.key)) == (session, file):
+        if (state.session, state.outgoing_files.get(file.key)) == (session, file):
             self._writer.write_file(event, file)

@@ -1,4 +1,5 @@
-"""Files, both ways: sealed before they leave, opened when they come, and never trusted by name."""
+"""Files in both directions: sealed before upload, opened after download, and never trusted by
+name."""
 
 import asyncio
 import logging
@@ -20,7 +21,7 @@ from .relay_http import MAX_FILE_BYTES, RelayHttp
 from .session_identity import SessionIdentity
 from .thumbhash import MAX_SIDE, compute_thumbhash
 
-# Larger pictures are sent as files without a placeholder.
+# Larger pictures are sent as files, without a placeholder.
 MAX_PIXELS = 50_000_000
 MAX_NAME = 120
 INBOX_FOLDER = Path(".crabtalk") / "inbox"
@@ -42,51 +43,51 @@ class FileTransfer:
         self._directory = directory
 
     async def upload_file(self, path: Path) -> FileEvent:
-        """The event of a file that is at the relay by then. Raises GatewayError for one that may
-        not be sent, RelayAwayError and RelayRefusedError."""
-        found, data = await asyncio.to_thread(self._read, path)
+        """Upload a file and return its event. Raises WebGatewayError for a file that may not be
+        sent, RelayUnavailableError and RelayRefusedError."""
+        resolved, data = await asyncio.to_thread(self._read, path)
         sealed = await asyncio.to_thread(seal_blob, self._identity.blob_key, data)
         ref = await self._relay.upload(self._journal.state.session, sealed)
-        kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
+        kind = mimetypes.guess_type(resolved.name)[0] or "application/octet-stream"
         image = (
             await asyncio.to_thread(describe_image, data) if kind.startswith("image/") else UNSET
         )
-        return FileEvent(ref=ref, name=found.name, size=len(data), mime_type=kind, image=image)
+        return FileEvent(ref=ref, name=resolved.name, size=len(data), mime_type=kind, image=image)
 
     def _read(self, path: Path) -> tuple[Path, bytes]:
-        """Only what is under the directory, wherever a link may lead."""
+        """Read a file only if it is under the directory after resolving links."""
         directory = self._directory.resolve()
         try:
-            found = (directory / path.expanduser()).resolve(strict=True)
-            if not found.is_relative_to(directory) or not found.is_file():
+            resolved = (directory / path.expanduser()).resolve(strict=True)
+            if not resolved.is_relative_to(directory) or not resolved.is_file():
                 raise WebGatewayError(f"{path} is not a file under {directory}; copy it there")
-            if found.stat().st_size > MAX_FILE_BYTES - BLOB_OVERHEAD:
+            if resolved.stat().st_size > MAX_FILE_BYTES - BLOB_OVERHEAD:
                 raise WebGatewayError(f"{path} is larger than a relay keeps; send a part of it")
-            return found, found.read_bytes()
+            return resolved, resolved.read_bytes()
         except OSError as error:
             raise WebGatewayError(f"cannot read {path}: {error.strerror}") from None
 
     async def download_files(self, inbound: InboundMessage) -> list[Path]:
-        """Where the files of a message are now. Those that cannot be had are left out. Raises
-        RelayAwayError."""
-        found: list[Path] = []
+        """Return the local paths of a message's files. Files that cannot be fetched are left out.
+        Raises RelayUnavailableError."""
+        paths: list[Path] = []
         for envelope in inbound.files:
             try:
-                found.append(await self._download_file(envelope))
+                paths.append(await self._download_file(envelope))
             except (RelayRefusedError, WebGatewayError, OSError) as error:
                 log.warning("a file of a device is left out: %s", error)
-        return found
+        return paths
 
     async def _download_file(self, envelope: Envelope) -> Path:
         event = envelope.ev
         assert isinstance(event, FileEvent)  # noqa: S101 - the inbox keeps no others
         path = self._inbox_path(envelope.id, event.name)
         if await asyncio.to_thread(path.is_file):
-            return path  # before a crash, it had come this far
+            return path  # downloaded before a crash
         sealed = await self._relay.download(self._journal.state.session, event.ref)
         data = open_blob(self._identity.blob_key, sealed)
         if data is None:
-            raise WebGatewayError("a file cannot be opened: it was sealed for somebody else")
+            raise WebGatewayError("a file cannot be opened: it was sealed with another key")
         await asyncio.to_thread(write_private_file, path, data)
         return path
 
@@ -96,41 +97,41 @@ class FileTransfer:
 
 
 def safe_name(name: str) -> str:
-    """A name, whatever somebody called it: no path, nothing hidden, nothing that commands."""
+    """Return a safe file name: no path, not hidden, and no special characters."""
     last = re.split(r"[/\\]", name)[-1]
-    shown = "".join(c if c.isprintable() and c not in '<>:"|?*' else "_" for c in last)
-    shown = shown.encode(errors="replace").decode().strip(" .")
-    stem, dot, suffix = shown.rpartition(".")
+    printable = "".join(c if c.isprintable() and c not in '<>:"|?*' else "_" for c in last)
+    printable = printable.encode(errors="replace").decode().strip(" .")
+    stem, dot, suffix = printable.rpartition(".")
     if dot and len(suffix) <= 10:
         return f"{stem[: MAX_NAME - len(suffix)]}.{suffix}" if stem else f"file.{suffix}"
-    return shown[:MAX_NAME] or "file"
+    return printable[:MAX_NAME] or "file"
 
 
 def write_private_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = path.with_name(f".{os.getpid()}.part")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    temporary = path.with_name(f".{os.getpid()}.part")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-    aside.replace(path)
+    temporary.replace(path)
 
 
 def describe_image(data: bytes) -> ImagePreview | UnsetType:
-    """Size and placeholder; UNSET unless all of it can be known."""
+    """Return size and placeholder; UNSET if they cannot be determined."""
     from io import BytesIO
 
     from PIL import Image as Pictures
     from PIL import ImageOps
 
     try:
-        with Pictures.open(BytesIO(data)) as opened:
-            if opened.width * opened.height > MAX_PIXELS:
+        with Pictures.open(BytesIO(data)) as image:
+            if image.width * image.height > MAX_PIXELS:
                 return UNSET
-            upright = ImageOps.exif_transpose(opened)
+            upright = ImageOps.exif_transpose(image)
             width, height = upright.size
-            small = upright.convert("RGBA")
-            small.thumbnail((MAX_SIDE, MAX_SIDE))
-            hashed = compute_thumbhash(small.width, small.height, small.tobytes())
+            thumbnail = upright.convert("RGBA")
+            thumbnail.thumbnail((MAX_SIDE, MAX_SIDE))
+            thumbhash = compute_thumbhash(thumbnail.width, thumbnail.height, thumbnail.tobytes())
     except (OSError, ValueError, SyntaxError, Pictures.DecompressionBombError):
         return UNSET
-    return ImagePreview(width=width, height=height, thumbhash=b64encode(hashed).decode())
+    return ImagePreview(width=width, height=height, thumbhash=b64encode(thumbhash).decode())

@@ -1,8 +1,7 @@
-"""Inbox: what devices say in a session, each message looked at once and in order.
+"""The inbox: handles the messages of devices in a session, each one once and in order.
 
-A message that comes by the socket counts only when it is the next one; else all that is missing is
-fetched. The cursor moves over what was looked at, and is in the journal together with what came
-of it.
+A message from the socket counts only if it is the next one; otherwise the missing ones are fetched.
+The cursor covers every handled message and is stored in the same journal entry as the result.
 """
 
 import asyncio
@@ -39,14 +38,14 @@ from .session_identity import SessionIdentity
 
 # Files that may wait for the text they belong to.
 MAX_FILES = 20
-# Live messages that may wait to be looked at; more are fetched when their time has come.
+# Live messages that may be queued; beyond this they are fetched later.
 MAX_LIVE = 1000
 # Messages that may wait for the daemon.
 MAX_WAITING = 1000
 RECHECK_EVERY = 0.5
-# Of what a sender calls a message, so much is remembered.
+# Characters of a sender's local id that are remembered.
 MAX_LOCAL_ID = 64
-# How far back it is looked which messages were acted on, where the journal does not say.
+# How many old messages are read back if the journal does not say which ones were acted on.
 MAX_LEARNED = 5000
 
 log = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ class Inbox:
         )  # the relay does not know the session
 
     def receive_live(self, message: Any) -> None:
-        """By the socket."""
+        """Queue a message from the socket."""
         if isinstance(message, dict) and len(self._live_messages) < MAX_LIVE:
             self._live_messages.append(message)
         else:
@@ -83,17 +82,17 @@ class Inbox:
         self._wakeup.set()
 
     def request_fetch(self) -> None:
-        """Something may have come that nobody told us of."""
+        """Fetch soon: a message may have come without a notification."""
         self._must_fetch = True
         self._wakeup.set()
 
     async def catch_up(self) -> None:
-        """All that was said by now is in the journal. Raises what the relay raises."""
+        """Store all messages sent so far in the journal. Raises what the relay raises."""
         await self._fetch_messages()
         await self._journal.flush()
 
     async def run(self) -> None:
-        """Until cancelled. What is not in the journal by then is looked at again."""
+        """Run until cancelled. Messages that are not in the journal by then are handled again."""
         backoff = RetryBackoff()
         while True:
             await self.is_open.wait()
@@ -118,11 +117,12 @@ class Inbox:
 
     @property
     def _is_full(self) -> bool:
-        """Whether enough waits for the daemon: the rest waits at the relay."""
+        """Whether enough messages wait for the daemon: the rest waits at the relay."""
         return len(self._journal.state.inbound) >= MAX_WAITING
 
     def find_last_gateway_seq(self, latest: Sequence[dict[str, Any]]) -> int:
-        """How far a gateway has read that said the last of these messages, the latest first."""
+        """Return the sequence number of the last message that a gateway wrote. `latest` begins with
+        the newest."""
         for message in latest:
             body, seq = self._open_message(message)[0], message.get("seq")
             if isinstance(body, SessionBody) and not is_from_person(body) and isinstance(seq, int):
@@ -159,27 +159,27 @@ class Inbox:
         body, mark = self._open_message(message)
         files = self._journal.state.held_files
         if body is None or mark is None:
-            # Our own words, another gateway's, or something that nobody here understands.
+            # Our own message, another gateway's, or one that cannot be parsed.
             self._journal.append(MessagesRead(seq, files))
         elif self._passes_replay_guard(body, mark, seq):
             self._act_on(body, mark, seq)
 
     def _passes_replay_guard(self, body: AnyBody, mark: MessageMark, seq: int) -> bool:
-        """False for a message that is not to be acted on, which people are told."""
-        book = self._journal.state
-        memory = book.replay_guard or ReplayGuard()
-        reason = memory.find_refusal_reason(mark, book.session)
+        """Return False for a message that must not be acted on; the person is told about it."""
+        state = self._journal.state
+        guard = state.replay_guard or ReplayGuard()
+        reason = guard.find_refusal_reason(mark, state.session)
         if reason is None:
             return True
-        if reason == "repeat" and memory.is_redelivery(mark):
+        if reason == "repeat" and guard.is_redelivery(mark):
             self._journal.append(
-                MessagesRead(seq, book.held_files)
-            )  # sent again by somebody who was not sure
+                MessagesRead(seq, state.held_files)
+            )  # a client that was not sure sent it again
             return False
-        # First: a line that is said twice after a crash is better than one that got lost.
+        # Report first: after a crash a duplicate line is better than a missing one.
         self._refusal_notices.report_refusal(mark, reason, body_text(body))
         refused = msgspec.structs.replace(mark, reason=reason)
-        self._journal.append(MessagesRead(seq, book.held_files, mark=refused))
+        self._journal.append(MessagesRead(seq, state.held_files, mark=refused))
         return False
 
     def _act_on(self, body: AnyBody, mark: MessageMark, seq: int) -> None:
@@ -201,14 +201,14 @@ class Inbox:
                         )
                         self._save_inbound(seq, inbound, mark)
                     case FileEvent():
-                        kept = (*files, envelope)[-MAX_FILES:]
-                        self._journal.append(MessagesRead(seq, kept, mark=mark))
+                        held_files = (*files, envelope)[-MAX_FILES:]
+                        self._journal.append(MessagesRead(seq, held_files, mark=mark))
                     case _:
                         self._journal.append(MessagesRead(seq, files, mark=mark))
 
     def _message_key(self, mark: MessageMark) -> str:
-        """The same for a message however often a relay delivers it, and whatever became of the
-        journal: of its session and its sealed bytes."""
+        """Return a key made of the session and the sealed bytes: it is the same however often a
+        relay delivers the message, and without the journal."""
         return f"{build_key_prefix(self._journal.state.session)}{mark.hash}"
 
     def _save_inbound(self, seq: int, inbound: InboundMessage | None, mark: MessageMark) -> None:
@@ -219,8 +219,8 @@ class Inbox:
         self._on_inbound()
 
     async def learn_history(self, session: str, cursor: int) -> None:
-        """Remembers the messages up to `cursor` as acted on, for a journal that knows nothing of
-        them. Noted, not flushed. Raises what the relay raises; nothing is noted then."""
+        """Mark the messages up to `cursor` as acted on, for a journal that has no record of them.
+        Appended, not flushed. Raises what the relay raises; nothing is appended then."""
         marks: list[MessageMark] = []
         before, count = cursor + 1, 0
         while before > 1 and count < MAX_LEARNED:
@@ -229,20 +229,20 @@ class Inbox:
                 body, mark = self._open_message(message)
                 if body is not None and mark is not None:
                     marks.append(mark)
-            numbers = [seq for one in page if isinstance(seq := one.get("seq"), int)]
+            numbers = [seq for message in page if isinstance(seq := message.get("seq"), int)]
             lowest = min(numbers, default=0)
             if not 0 < lowest < before:
                 break
             before, count = lowest, count + len(page)
-        memory = ReplayGuard()
-        memory.learn_marks(reversed(marks), session)
-        book = self._journal.state
+        guard = ReplayGuard()
+        guard.learn_marks(reversed(marks), session)
+        state = self._journal.state
         self._journal.append(
-            MessagesRead(book.relay_cursor, book.held_files, learned=memory.to_state())
+            MessagesRead(state.relay_cursor, state.held_files, learned=guard.to_state())
         )
 
     def _open_message(self, message: dict[str, Any]) -> tuple[AnyBody | None, MessageMark | None]:
-        """The body, and what is remembered of it if a person said it."""
+        """Return the body, and its mark if a person wrote it."""
         content = message.get("content")
         sealed = content.get("c") if isinstance(content, dict) else None
         plain = self._identity.sealer.open_bytes(sealed) if isinstance(sealed, str) else None
@@ -257,20 +257,20 @@ class Inbox:
             isinstance(body, SessionBody) and is_from_person(body)
         ):
             return body, None
-        local = message.get("localId")
+        local_id = message.get("localId")
         client = "" if (chain := read_chain_link(value)) is not None else client_name(body)
-        local = local[:MAX_LOCAL_ID] if isinstance(local, str) else ""
-        return body, MessageMark(hash_sealed(sealed), local, chain, client)
+        local_id = local_id[:MAX_LOCAL_ID] if isinstance(local_id, str) else ""
+        return body, MessageMark(hash_sealed(sealed), local_id, chain, client)
 
 
 def build_key_prefix(session: str) -> str:
-    """What the keys of all messages begin with that devices say in a session."""
+    """Return the prefix of the keys of all device messages in a session."""
     name = session if len(session.encode()) <= MAX_LOCAL_ID else derive_id(session)
     return f"web:{name}:"
 
 
 def hash_sealed(sealed: str) -> str:
-    """Of the bytes: one that looks at the text could be shown the same bytes in another one."""
+    """Hash the bytes and not the text, because several texts could decode to the same bytes."""
     return to_base64(hashlib.sha256(from_base64(sealed) or b"").digest())
 
 
@@ -289,14 +289,14 @@ def body_text(body: AnyBody) -> str:
 
 
 def is_from_person(body: SessionBody) -> bool:
-    """What a gateway repeats of what was said elsewhere is not said again."""
+    """Messages of another client that a gateway copied into the session do not count."""
     sent_from = getattr(body.meta, "sent_from", "")
     return body.content.role == "user" and sent_from != SENT_FROM
 
 
 def split_guest(inbound: InboundMessage) -> InboundMessage:
-    """`@name words` has that agent speak; whether there is one is for the daemon to say."""
-    first, _, rest = inbound.text.partition(" ")
-    if len(first) < 2 or not first.startswith("@") or not rest.strip():
+    """`@name text` addresses that agent; the daemon decides whether it exists."""
+    mention, _, rest = inbound.text.partition(" ")
+    if len(mention) < 2 or not mention.startswith("@") or not rest.strip():
         return inbound
-    return InboundMessage(inbound.seq, rest.strip(), inbound.files, first[1:], inbound.key)
+    return InboundMessage(inbound.seq, rest.strip(), inbound.files, mention[1:], inbound.key)

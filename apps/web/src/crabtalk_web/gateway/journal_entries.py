@@ -1,4 +1,4 @@
-"""Entries: the lines of a journal, each of them something that happened to a conversation."""
+"""The entries of a conversation's journal, one a line."""
 
 from typing import Literal
 
@@ -10,17 +10,17 @@ from .replay_guard import MessageMark, ReplayGuardState
 
 
 class InboundMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a person said on a device, and the files that came with it."""
+    """A message that a person wrote on a device, with its files."""
 
     seq: int
     text: str
     files: tuple[Envelope, ...] = ()
     guest: str = ""
-    key: str = ""  # that the daemon gets it with; empty in journals of earlier versions
+    key: str = ""  # for the daemon; empty in journals of earlier versions
 
 
 class OutgoingFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that an agent sends: called for, due once the call has returned, then over."""
+    """A file that an agent sends: "called", then "due" once the call has returned, then "over"."""
 
     run: str
     call: str
@@ -33,10 +33,10 @@ class OutgoingFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How much of the run that goes on is told. `reasoning` and `text` count the characters of the
-    message that the agent is writing; `is_told` says that all of it is told, and no other begun."""
+    """How much of the open run is written. `reasoning` and `text` count the characters of the
+    message in progress; `is_told` says that the whole message is written and no other has begun."""
 
-    steps: int = 0  # messages of the agent with tool calls
+    steps: int = 0  # agent messages with tool calls
     steers: int = 0
     reasoning: int = 0
     text: int = 0
@@ -44,12 +44,12 @@ class RunProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
-    """One line of the journal: one of those below."""
+    """One line of the journal; base class of those below."""
 
 
 class SessionOpened(JournalEntry, frozen=True, tag="Opened"):
-    """Whose session it is, and its id at the relay. Another id is another session: it begins empty,
-    but for what was told and read of it before there was this journal."""
+    """The session's owner and its id at the relay. Another id means another, empty session, except
+    for what was written and read before this journal existed."""
 
     session: str
     agent: str
@@ -60,24 +60,25 @@ class SessionOpened(JournalEntry, frozen=True, tag="Opened"):
 
 
 class EnvelopesWritten(JournalEntry, frozen=True, tag="Said"):
-    """Envelopes, and all that is true once they are said."""
+    """Envelopes, and the state after they are written."""
 
     envelopes: tuple[Envelope, ...] = ()
-    run: str = ""  # the one that goes on
-    position: int = 0  # messages of the conversation with smaller numbers are told
-    through: int = 0  # and so are those that are not later than this, in milliseconds
-    seen: str = ""  # the key of a person's message that the conversation's log has
-    files: tuple[OutgoingFile, ...] = ()  # as they are now
-    # Of earlier versions: when the conversation's first message was said, in milliseconds.
+    run: str = ""  # the open run
+    position: int = 0  # messages of the conversation with smaller numbers are written
+    through: int = 0  # and so are messages that are not later than this, in milliseconds
+    seen: str = ""  # the key of a person's message that is in the conversation's log
+    files: tuple[OutgoingFile, ...] = ()  # in their current stage
+    # Written by earlier versions: the time of the conversation's first message, in milliseconds.
     born: int = 0
-    record: int = 0  # where the conversation's log goes on; all records before it are told
-    log_id: str = ""  # of that log
+    # position of the next record in the conversation's log; all before it are written
+    record: int = 0
+    log_id: str = ""
     progress: RunProgress | None = None  # None: unchanged
 
 
 class SessionRenewed(JournalEntry, frozen=True, tag="Renewed"):
-    """Another session is to come, with a key of its own. What was told stays told, unless the
-    conversation was cleared: then there is another one, of which nothing is."""
+    """Another session follows, with its own key. Written messages stay written, unless the
+    conversation was cleared: then a new conversation begins, of which nothing is written."""
 
     agent: str
     sender: str
@@ -86,23 +87,23 @@ class SessionRenewed(JournalEntry, frozen=True, tag="Renewed"):
 
 
 class EnvelopesSent(JournalEntry, frozen=True, tag="Sent"):
-    """So many of the envelopes that waited are at the relay."""
+    """The first `count` unsent envelopes are at the relay."""
 
     count: int
 
 
 class MessagesRead(JournalEntry, frozen=True, tag="Read"):
-    """Messages of the relay up to `cursor` were looked at."""
+    """Messages of the relay up to `cursor` were handled."""
 
     cursor: int
-    files: tuple[Envelope, ...] = ()  # that wait for the text they belong to
+    files: tuple[Envelope, ...] = ()  # waiting for the text they belong to
     inbound: InboundMessage | None = None
-    mark: MessageMark | None = None  # of what a device said
-    learned: ReplayGuardState | None = None  # what was acted on before this journal remembered it
+    mark: MessageMark | None = None  # of a device's message
+    learned: ReplayGuardState | None = None  # messages acted on before this journal remembered them
 
 
 class DeliveryAttempt(JournalEntry, frozen=True, tag="Trying"):
-    """What waits longest is about to be handed to the daemon, in these words."""
+    """The first waiting message is about to be given to the daemon with this text."""
 
     text: str
     ask: str = ""  # the question it answers
@@ -110,14 +111,14 @@ class DeliveryAttempt(JournalEntry, frozen=True, tag="Trying"):
 
 
 class DeliveryFinished(JournalEntry, frozen=True, tag="Handed"):
-    """What waited longest is with the daemon, or was refused; what is kept is tried again."""
+    """The daemon took the first waiting message or refused it; with `is_kept` it is tried again."""
 
     is_refused: bool = False
     is_kept: bool = False
 
 
 class ConversationSnapshot(JournalEntry, frozen=True, kw_only=True, tag="Whole"):
-    """All of a book: where a journal that was shortened begins."""
+    """The whole state: the first entry of a compacted journal."""
 
     session: str
     agent: str
@@ -132,7 +133,7 @@ class ConversationSnapshot(JournalEntry, frozen=True, kw_only=True, tag="Whole")
     files: tuple[Envelope, ...]
     waiting: tuple[InboundMessage, ...]
     trying: DeliveryAttempt | None
-    unseen: tuple[str, ...] = ()  # of earlier versions: texts that were handed over without a key
+    unseen: tuple[str, ...] = ()  # from earlier versions: texts that were delivered without a key
     sending: tuple[OutgoingFile, ...] = ()
     born: int = 0
     memory: ReplayGuardState | None = None

@@ -1,9 +1,9 @@
-"""Live: text while it is being written, for devices that ask for it.
+"""Live text: text as it is being written, for devices that ask for it.
 
-Envelopes carry text in whole pieces. A device that wants to see it grow asks what there is beyond
-what it has, and is answered as soon as there is more: over the relay as it is, sealed as all else,
-and kept nowhere. Each piece that grows here becomes one envelope, and a device is told which, so
-that it can put the one in place of the other.
+Envelopes carry text in whole pieces. A device that wants to see it grow asks for the text beyond
+what it has, and gets an answer as soon as there is more. The answers pass through the relay sealed
+and are not stored. Each growing piece becomes one envelope, and the device learns its id, so that
+it can replace the piece.
 """
 
 import asyncio
@@ -14,46 +14,46 @@ from typing import Any
 from crabtalk_web.adapter import GrowingText
 from crabtalk_web.stream import Envelope, TextEvent
 
-# How long an answer may wait for something to say. A relay gives up a call after 30 seconds.
+# How long an answer may wait for new text. A relay gives up a call after 30 seconds.
 WATCH_TIMEOUT = 20.0
-# Pieces of which it is remembered what became of them.
+# Finished pieces whose envelope ids are remembered.
 MAX_FINISHED = 64
 
 
 class LiveText:
-    """The piece that is being written, by its number. Numbers only ever grow, also from one
-    process to the next, so no device takes one piece for another."""
+    """The piece that is being written, with its number. Numbers only ever grow, also across
+    processes, so that no device confuses two pieces."""
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
         self._number = time.time_ns() // 1_000_000
         self._growing: GrowingText | None = None
-        self._finished: dict[int, str] = {}  # the envelopes of those that are over
+        self._finished: dict[int, str] = {}  # the envelope ids of finished pieces
         self._changed = asyncio.Event()
 
-    def update(self, envelopes: Sequence[Envelope], spoken: GrowingText | None) -> None:
-        """What was said just now, and what is being said."""
-        main = self._growing or spoken
-        finished = [e.id for e in envelopes if main is not None and is_envelope_of(e, main)]
+    def update(self, envelopes: Sequence[Envelope], growing: GrowingText | None) -> None:
+        """Take over the envelopes that were just written, and the text in progress."""
+        current = self._growing or growing
+        finished = [e.id for e in envelopes if current is not None and is_envelope_of(e, current)]
         was_dropped = (
             self._growing is not None
             and not finished
-            and not is_same_segment(self._growing, spoken)
+            and not is_same_segment(self._growing, growing)
         )
-        for became in [""] if was_dropped else finished:
-            self._finished[self._number] = became
+        for envelope in [""] if was_dropped else finished:
+            self._finished[self._number] = envelope
             self._number += 1
         while len(self._finished) > MAX_FINISHED:
             del self._finished[next(iter(self._finished))]
-        if spoken is None and self._growing is None and not finished:
+        if growing is None and self._growing is None and not finished:
             return
-        self._growing = spoken
+        self._growing = growing
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def watch(self, segment: int, offset: int) -> dict[str, Any]:
-        """What there is beyond `offset` of that piece, or of the one that is written now; after a
-        while without any, nothing. Cancelled, nothing has changed."""
+        """Return the text beyond `offset` of that segment, or of the current one; an empty part
+        after a timeout. Cancellation changes nothing."""
         try:
             async with asyncio.timeout(WATCH_TIMEOUT):
                 while not self._has_more(segment, offset):
@@ -74,17 +74,17 @@ class LiveText:
     def _build_part(self, segment: int, offset: int) -> dict[str, Any]:
         start = offset if segment == self._number else 0
         text = self._text
-        spoken = self._growing
+        growing = self._growing
         return {
             "segment": self._number,
             "offset": start,
             "text": text[start:],
             "next": max(start, len(text)),
-            "thinking": spoken is not None and spoken.segment.thinking,
-            "over": spoken is None,
-            "turn": spoken.turn if spoken is not None else "",
-            "speaker": (spoken.guest if spoken is not None else "") or self._agent,
-            "subagent": spoken.subagent if spoken is not None else "",
+            "thinking": growing is not None and growing.segment.thinking,
+            "over": growing is None,
+            "turn": growing.turn if growing is not None else "",
+            "speaker": (growing.guest if growing is not None else "") or self._agent,
+            "subagent": growing.subagent if growing is not None else "",
             "became": {
                 str(number): envelope
                 for number, envelope in self._finished.items()
@@ -93,10 +93,10 @@ class LiveText:
         }
 
 
-def is_envelope_of(envelope: Envelope, spoken: GrowingText) -> bool:
+def is_envelope_of(envelope: Envelope, growing: GrowingText) -> bool:
     is_text = isinstance(envelope.ev, TextEvent) and envelope.role == "agent"
-    return is_text and (envelope.turn, envelope.subagent) == (spoken.turn, spoken.subagent)
+    return is_text and (envelope.turn, envelope.subagent) == (growing.turn, growing.subagent)
 
 
-def is_same_segment(one: GrowingText, other: GrowingText | None) -> bool:
-    return other is not None and one.segment is other.segment
+def is_same_segment(first: GrowingText, second: GrowingText | None) -> bool:
+    return second is not None and first.segment is second.segment

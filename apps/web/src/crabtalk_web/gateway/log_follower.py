@@ -1,9 +1,9 @@
-"""Mirror: one conversation as its session shows it.
+"""Follows the log of one conversation and keeps its session up to date.
 
-It follows the conversation's log from a position that the journal keeps: each record is told once,
-in the order of the log. The daemon's feed says when there is more to read, and brings what no log
-of the conversation has: the words of the message that is being written, what delegated runs do, and
-what people are asked. A run whose events the feed did not bring from the beginning is attached to.
+It reads the log from a position stored in the journal: each record is written once, in the order of
+the log. The daemon's feed announces new records and provides what the log does not have: the text
+of the message in progress, events of delegated runs, and questions. If the feed did not have the
+beginning of a run, it attaches to that run.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from .record_log import NOT_FOUND, RecordLog, WrittenRecords, measure_open_turn
 from .run_merger import RunMerger
 from .session_identity import SessionIdentity
 
-# Events that may wait to be told. The log has what matters of those that do not fit.
+# Events that may be queued. The log has the important part of those that do not fit.
 MAX_WAITING = 16_384
-# Seconds: what a feed may have on its way when the log has it already; between two looks at the log
-# while a turn goes on; without a word until what was said so far is shown.
+# In seconds: how long an event of the feed may come after its record; how often the log is checked
+# during a turn; without events until the text so far is shown.
 FEED_DELAY = 0.3
 STALLED_AFTER = 1.5
 IDLE_AFTER = 2.0
@@ -41,28 +41,28 @@ class LogFollower:
     def __init__(
         self,
         identity: SessionIdentity,
-        teller: EnvelopeWriter,
+        writer: EnvelopeWriter,
         *,
         backfill: int = 1000,
-        most_bytes: int = 64 * 1024 * 1024,
+        max_unsent_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self.identity = identity
-        self.writer = teller
+        self.writer = writer
         self._backfill = backfill
-        self._most_bytes = most_bytes
-        self._events: deque[ReceivedEvent | None] = deque()  # None: some are missing here
-        self._drained = asyncio.Event()  # no event waits
+        self._max_unsent_bytes = max_unsent_bytes
+        self._events: deque[ReceivedEvent | None] = deque()  # None: events are missing here
+        self._drained = asyncio.Event()  # the queue is empty
         self._wakeup = asyncio.Event()
         self._client: Client | None = None
-        self._epoch = 0  # another one with each connection, and with each session
+        self._epoch = 0  # changes with each connection and each session
         self._log = RecordLog(identity)
-        self._merger = RunMerger(identity, teller, self._log, lambda: not self._is_full)
-        self._blocked_at = 0.0  # since when the log is ahead of the feed, and nothing was heard
+        self._merger = RunMerger(identity, writer, self._log, lambda: not self._is_full)
+        self._blocked_at = 0.0  # since when the log is ahead of the feed without any event
         self._attached: asyncio.Task[None] | None = None
         self._attached_run = ""
         self._group: asyncio.TaskGroup | None = None
         self.is_behind = True
-        self.on_cleared: Callable[[], None] = self.wake  # the conversation is another now
+        self.on_cleared: Callable[[], None] = self.wake  # the conversation was cleared
 
     @property
     def state(self) -> ConversationState:
@@ -77,9 +77,9 @@ class LogFollower:
     def is_turn_open(self) -> bool:
         return self.writer.is_busy
 
-    def set_title_listener(self, renamed: Callable[[str], None]) -> None:
-        """Has `renamed` called with the conversation's title, whenever the log has one."""
-        self._merger.on_title_changed = renamed
+    def set_title_listener(self, on_title: Callable[[str], None]) -> None:
+        """Call `renamed` with the conversation's title whenever the log has a new one."""
+        self._merger.on_title_changed = on_title
 
     @property
     def pending_asks(self) -> tuple[OpenAsk, ...]:
@@ -88,38 +88,38 @@ class LogFollower:
     # ── From outside ────────────────────────────────────────────────────────────────────────
 
     def on_daemon_connected(self, client: Client) -> None:
-        """A feed begins."""
+        """Start with a new feed."""
         self._restart(client)
 
     def on_daemon_disconnected(self) -> None:
-        """The daemon is away."""
         self._restart(None)
 
-    def queue_event(self, heard: ReceivedEvent) -> None:
+    def queue_event(self, received: ReceivedEvent) -> None:
         if len(self._events) >= MAX_WAITING:
             self._events.clear()
             self._events.append(None)
-        self._events.append(heard)
+        self._events.append(received)
         self._blocked_at = 0.0
         self._drained.clear()
         self._wakeup.set()
 
     def mark_missed_events(self) -> None:
-        """The feed left something out, of this conversation or of another."""
+        """The feed lost events, of this conversation or of another."""
         self._events.append(None)
         self._wakeup.set()
 
     def wake(self) -> None:
-        """There may be room again."""
+        """Run again, because there may be room."""
         self._wakeup.set()
 
     def request_read(self) -> None:
-        """The log may have more than was heard of."""
+        """Read the log, because it may have more than the events announced."""
         self._merger.must_read = True
         self._wakeup.set()
 
     def on_session_begun(self, *, anew: bool) -> None:
-        """There is a session now; anew, it is another, and its book is empty."""
+        """The session exists. `anew` means that it replaced another one and that its state is
+        empty."""
         if anew:
             self.writer.reload()
             self._restart(self._client)
@@ -136,7 +136,7 @@ class LogFollower:
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Until cancelled. All that was noted stays noted then."""
+        """Run until cancelled. Everything that was appended stays in the journal."""
         async with asyncio.TaskGroup() as self._group:
             while True:
                 self._wakeup.clear()
@@ -154,10 +154,10 @@ class LogFollower:
     @property
     def _is_full(self) -> bool:
         """Whether enough waits for the relay. The rest waits in the conversation's log."""
-        return self.state.unsent_bytes > self._most_bytes
+        return self.state.unsent_bytes > self._max_unsent_bytes
 
     async def _pause(self, seconds: float) -> bool:
-        """False when nothing has come until then."""
+        """Return False if nothing has happened until then."""
         try:
             async with asyncio.timeout(seconds):
                 await self._wakeup.wait()
@@ -168,18 +168,22 @@ class LogFollower:
     # ── Steps ───────────────────────────────────────────────────────────────────────────────
 
     async def _advance(self, client: Client) -> None:
-        """Reads what there is to read, tells what can be told, and waits for more. Raises what the
-        client raises."""
+        """Read what is new, write what can be written, and wait for more. Raises what the client
+        raises."""
         if self._merger.must_read and self._log.has_room:
             await self._read_page(client)
         if self._merger.live_run is not None and self._merger.live_run.is_paced:
             self._detach_from_run()
         self._merger.write_entries()
         while self._events and not self._merger.must_read and not self._is_full:
-            heard = self._events.popleft()
-            if heard is not None and isinstance(heard.event, RunBegan) and not heard.is_streamed:
-                self.is_behind = False  # from here on all is heard as it happens
-            self._merger.handle_event(heard)
+            received = self._events.popleft()
+            if (
+                received is not None
+                and isinstance(received.event, RunBegan)
+                and not received.is_streamed
+            ):
+                self.is_behind = False  # from here on all events are live
+            self._merger.handle_event(received)
             self._merger.write_entries()
         if not self._events:
             self._drained.set()
@@ -200,7 +204,7 @@ class LogFollower:
             self._merger.must_read = True
 
     async def _wait_for_feed(self, client: Client) -> None:
-        """The log is ahead of the feed; for a feed that lost something, it always is."""
+        """The log is ahead of the feed. If the feed lost events, it stays ahead."""
         if run := self._merger.unresolved_run:
             if not await self._pause(FEED_DELAY):
                 self._attach_to_run(client, run)
@@ -213,13 +217,13 @@ class LogFollower:
             await self._pause(STALLED_AFTER)
 
     def _is_run_followed(self, run: str) -> bool:
-        """Whether the end of a run will be heard."""
+        """Return whether the end of a run will be received."""
         is_live = self._merger.live_run is not None and self._merger.live_run.run == run
         is_attached = self._attached is not None and not self._attached.done()
         return is_live or (is_attached and self._attached_run == run)
 
     def _finish_catching_up(self) -> None:
-        """All that the log has is told."""
+        """Everything in the log is written."""
         if self.state.log_position != self._log.position and self._log.position:
             self.writer.append_entry(
                 (),
@@ -238,17 +242,17 @@ class LogFollower:
         epoch = self._epoch
         self._merger.must_read = False
         if not self._log.position and self._merger.written_records is None:
-            told = await self._find_written_records(client)
+            written = await self._find_written_records(client)
             if epoch != self._epoch:
                 return
-            self._merger.written_records = told
+            self._merger.written_records = written
         page = await self._log.fetch_page(client)
         if epoch != self._epoch:
             return
         if self._is_other_log(page):
             if self.writer.is_busy:
                 self.writer.close_lost_turn()
-            self.on_cleared()  # what is said from now on belongs to another session
+            self.on_cleared()  # later messages belong to another session
             self._merger.must_read = True
             await self._pause(IDLE_AFTER)
             return
@@ -265,37 +269,37 @@ class LogFollower:
         self._merger.must_read = self._merger.must_read or page.has_more
 
     async def _find_written_records(self, client: Client) -> WrittenRecords:
-        """What is told already, for a book that has no position in the log."""
-        book = self.state
-        opened = measure_open_turn(book.recent_envelopes) if book.open_run else None
-        if opened is not None:
+        """Find which records are written, for a state without a position in the log."""
+        state = self.state
+        open_turn = measure_open_turn(state.recent_envelopes) if state.open_run else None
+        if open_turn is not None:
             return WrittenRecords(
-                book.message_position, max(book.written_until, opened.time), book.open_run
+                state.message_position, max(state.written_until, open_turn.time), state.open_run
             )
-        if not book.message_position and not book.written_until:
+        if not state.message_position and not state.written_until:
             position = await self._log.count_messages(client) - self._backfill
             return WrittenRecords(max(0, position), 0)
-        return WrittenRecords(book.message_position, book.written_until, book.open_run)
+        return WrittenRecords(state.message_position, state.written_until, state.open_run)
 
     def _is_other_log(self, page: wire.RecordPage | None) -> bool:
-        """Whether the conversation that was told of is gone; there may be another in its place."""
-        book = self.state
+        """Return whether the followed conversation is gone. Another one may have replaced it."""
+        state = self.state
         if page is None:
-            return bool(book.log_id or book.first_message_at)
-        if book.log_id:
-            return page.log_id != book.log_id
+            return bool(state.log_id or state.first_message_at)
+        if state.log_id:
+            return page.log_id != state.log_id
         messages = [r.message for r in page.records if r.WhichOneof("record") == "message"]
         has_first = bool(messages) and messages[0].id == 0
         return (
-            bool(book.first_message_at)
+            bool(state.first_message_at)
             and has_first
-            and parse_timestamp(messages[0].timestamp) != book.first_message_at
+            and parse_timestamp(messages[0].timestamp) != state.first_message_at
         )
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────
 
     def _attach_to_run(self, client: Client, run: str) -> None:
-        """Follows a run of which the feed did not bring the beginning."""
+        """Follow a run whose beginning the feed did not have."""
         if self._group is not None and not self._is_run_followed(run):
             self._detach_from_run()
             self._attached_run = run
@@ -312,13 +316,13 @@ class LogFollower:
         try:
             async with aclosing(client.attach(agent, sender=sender, run_id=run)) as events:
                 async for _, event in events:
-                    heard = reader.parse_event(event, now_ms())
+                    received = reader.parse_event(event, now_ms())
                     if len(self._events) >= MAX_WAITING // 2:
                         await self._drained.wait()
                     if epoch != self._epoch:
                         return
-                    if heard is not None:
-                        self.queue_event(heard)
+                    if received is not None:
+                        self.queue_event(received)
         except ServerError as error:
             if error.code != NOT_FOUND:
                 log.info("cannot follow a run of %s: %s", agent, error)

@@ -1,4 +1,5 @@
-"""Pairing: this machine asks to be let into an account, and a device of it says yes."""
+"""Pairs this machine with an account: it sends a request, and a device of the account approves
+it."""
 
 import asyncio
 from typing import Any
@@ -10,7 +11,7 @@ from .errors import RelayUnavailableError, WebGatewayError
 from .relay_http import RelayHttp
 
 POLL_EVERY = 1.0
-# A relay forgets a request after five minutes.
+# A relay deletes a request after five minutes.
 PAIRING_TIMEOUT = 300.0
 
 
@@ -24,8 +25,9 @@ class MachinePairing:
         self.app_link = self._secret.terminal_link
 
     async def request_approval(self) -> RelayCredentials | None:
-        """None while nobody has answered. Raises GatewayError, and what the relay raises."""
-        told = await self._relay.post(
+        """Return None until the request is answered. Raises WebGatewayError, and what the relay
+        raises."""
+        reply = await self._relay.post(
             "/v1/auth/request",
             {
                 "publicKey": to_base64(self._secret.public_key),
@@ -33,29 +35,29 @@ class MachinePairing:
                 "sealsToken": True,
             },
         )
-        if not isinstance(told, dict) or told.get("state") != "authorized":
+        if not isinstance(reply, dict) or reply.get("state") != "authorized":
             return None
-        approval = self._secret.open_approval(str(told.get("response", "")))
-        token = self._read_token(told)
+        approval = self._secret.open_approval(str(reply.get("response", "")))
+        token = self._read_token(reply)
         if approval is None or not token:
             raise WebGatewayError("the answer to this pairing cannot be opened; pair again")
         return RelayCredentials.from_approval(self._relay.url, token, approval)
 
-    def _read_token(self, told: dict[str, Any]) -> str:
-        if "sealedToken" in told:
-            return self._secret.open_token(str(told["sealedToken"])) or ""
-        return str(told.get("token", ""))
+    def _read_token(self, reply: dict[str, Any]) -> str:
+        if "sealedToken" in reply:
+            return self._secret.open_token(str(reply["sealedToken"])) or ""
+        return str(reply.get("token", ""))
 
     async def wait_for_approval(self) -> RelayCredentials:
-        """Until a device has answered. Raises GatewayError when none does in time."""
+        """Wait until a device has answered. Raises WebGatewayError if none does in time."""
         try:
             async with asyncio.timeout(PAIRING_TIMEOUT):
                 while True:
                     try:
-                        if (found := await self.request_approval()) is not None:
-                            return found
+                        if (credentials := await self.request_approval()) is not None:
+                            return credentials
                     except RelayUnavailableError:
-                        pass  # it may be back the next time
+                        pass  # it may be back for the next attempt
                     await asyncio.sleep(POLL_EVERY)
         except TimeoutError:
-            raise WebGatewayError("nobody answered within five minutes; pair again") from None
+            raise WebGatewayError("no device answered within five minutes; pair again") from None

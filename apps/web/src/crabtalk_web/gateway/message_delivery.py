@@ -1,7 +1,7 @@
-"""Delivery: what people say on their devices goes to the daemon, each of it once.
+"""Delivers messages of devices to the daemon, each one once.
 
-Each message has a key, which the daemon runs once: whoever was killed, or lost the connection,
-before it knew what became of a message sends it again.
+Each message has a key, and the daemon runs each key once. So after a crash or a lost connection a
+message whose outcome is unknown can be sent again.
 """
 
 import asyncio
@@ -32,34 +32,34 @@ OUTCOME_UNKNOWN = (
     "**Error:** it is not known whether the agent got a message that was on its way when the"
     " gateway was upgraded; look above, and say it again if it is not there."
 )
-# Seconds: between two looks whether a message can go now, and whether the daemon still has one that
-# is not in the log yet.
+# In seconds: how often it is checked whether a message can be delivered, and whether the daemon
+# still has a run that is not in the log yet.
 RETRY_EVERY = 0.2
 ASK_EVERY = 2.0
 NOT_FOUND, CONFLICT, UNAVAILABLE = 404, 409, 503
 
 
 class MessageDelivery:
-    """Of one conversation. `fetch` brings the files of a message."""
+    """The delivery for one conversation. `fetch` downloads the files of a message."""
 
     def __init__(
         self,
-        mirror: LogFollower,
+        follower: LogFollower,
         journal: ConversationJournal,
         fetch: FetchFiles,
         *,
         cwd: Path,
         steers: bool,
     ) -> None:
-        self._follower = mirror
+        self._follower = follower
         self._journal = journal
         self._fetch_files = fetch
         self._cwd = cwd
         self._steers = steers
         self._wakeup = asyncio.Event()
         self._client: Client | None = None
-        self._announced_seq = -1  # the message of which it was said that it waits
-        self._asked_at = 0.0  # when the daemon was asked for what the log does not have yet
+        self._announced_seq = -1  # the message that was announced as queued
+        self._asked_at = 0.0  # when the daemon was last asked for a run that is not in the log yet
 
     def set_client(self, client: Client | None) -> None:
         self._client = client
@@ -69,16 +69,16 @@ class MessageDelivery:
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Until cancelled. What was begun is then in the journal."""
+        """Run until cancelled. An attempt in progress is then in the journal."""
         backoff = RetryBackoff()
         while True:
             self._wakeup.clear()
-            book = self._journal.state
-            if not book.inbound or self._client is None:
+            state = self._journal.state
+            if not state.inbound or self._client is None:
                 await self._wakeup.wait()
                 continue
             try:
-                if await self._deliver(self._client, book.inbound[0]):
+                if await self._deliver(self._client, state.inbound[0]):
                     backoff.reset()
                 else:
                     await self._wait_briefly()
@@ -94,15 +94,15 @@ class MessageDelivery:
             pass
 
     async def _deliver(self, client: Client, inbound: InboundMessage) -> bool:
-        """False when it has to wait. Raises what the client raises."""
+        """Return False if the message has to wait. Raises what the client raises."""
         if self._follower.is_behind:
             return False
-        if (trying := self._journal.state.attempt) is not None:
-            await self._retry(client, inbound, trying)
+        if (attempt := self._journal.state.attempt) is not None:
+            await self._retry(client, inbound, attempt)
             return True
         if not await self._is_previous_logged(client):
             return False
-        # Words answer questions. A call is allowed or denied by the buttons of its approval alone.
+        # Text answers questions. Only the buttons of an approval allow or deny a call.
         asks = [ask for ask in self._follower.pending_asks if not ask.is_approval]
         ask = asks[0] if asks and not inbound.files else None
         steers = self._follower.is_busy and self._may_steer(inbound)
@@ -121,12 +121,13 @@ class MessageDelivery:
         return self._steers and not inbound.guest
 
     def _message_key(self, inbound: InboundMessage) -> str:
-        """Journals of earlier versions have none."""
+        """Journals of earlier versions have no keys."""
         return inbound.key or f"{build_key_prefix(self._journal.state.session)}{inbound.seq}"
 
     async def _is_previous_logged(self, client: Client) -> bool:
-        """Whether the log has what the daemon was given last: one thing at a time. What it does
-        not have any more, such as a turn of a conversation that was cleared, is not waited for."""
+        """Return whether the log has the last delivered message: they go one at a time. If the
+        daemon has lost it, for example because the conversation was cleared, it is not waited
+        for."""
         pending = self._journal.state.pending_keys
         if not pending:
             return True
@@ -141,7 +142,7 @@ class MessageDelivery:
         return not pending
 
     async def _is_running(self, client: Client, key: str) -> bool:
-        """Whether the daemon has a run with this key that is not over."""
+        """Return whether the daemon has an unfinished run with this key."""
         identity = self._follower.identity
         stream = client.attach(identity.agent, sender=identity.sender, key=key)
         try:
@@ -160,48 +161,49 @@ class MessageDelivery:
             self._follower.writer.write_notice(QUEUED_BEHIND_APPROVAL if is_asking else QUEUED)
 
     async def _build_text(self, inbound: InboundMessage) -> str:
-        """With a list of the files, where they are now."""
+        """Return the text with a list of the local file paths."""
         paths = await self._fetch_files(inbound) if inbound.files else []
-        listed = "\n".join(f"- {path}" for path in paths)
-        said = inbound.text if inbound.text.strip() else "See these files."
-        return f"{said}\n\nFiles:\n{listed}" if listed else inbound.text
+        file_list = "\n".join(f"- {path}" for path in paths)
+        body_text = inbound.text if inbound.text.strip() else "See these files."
+        return f"{body_text}\n\nFiles:\n{file_list}" if file_list else inbound.text
 
-    async def _save_attempt(self, trying: DeliveryAttempt) -> None:
-        self._journal.append(trying)
+    async def _save_attempt(self, attempt: DeliveryAttempt) -> None:
+        self._journal.append(attempt)
         await self._journal.flush()
 
     async def _retry(
-        self, client: Client, inbound: InboundMessage, trying: DeliveryAttempt
+        self, client: Client, inbound: InboundMessage, attempt: DeliveryAttempt
     ) -> None:
-        """A try that was cut off, by a crash of ours or of the daemon. In the words it was said in:
-        where its files are may have changed."""
-        if trying.ask:
-            ask = next((ask for ask in self._follower.pending_asks if ask.id == trying.ask), None)
+        """Repeat an attempt that a crash of the gateway or the daemon interrupted. It uses the same
+        text, because the paths of the files may have changed."""
+        if attempt.ask:
+            ask = next((ask for ask in self._follower.pending_asks if ask.id == attempt.ask), None)
             if ask is not None:
-                await reply_to_ask(client, ask, trying.text)
+                await reply_to_ask(client, ask, attempt.text)
                 self._follower.writer.close_ask(ask.id)
             await self._finish_attempt()
-        elif not trying.key:
+        elif not attempt.key:
             await self._finish_attempt(is_refused=True)
             self._follower.writer.write_notice(OUTCOME_UNKNOWN)
-        elif trying.key not in self._journal.state.pending_keys:
-            await self._finish_attempt()  # the log has it
+        elif attempt.key not in self._journal.state.pending_keys:
+            await self._finish_attempt()  # it is in the log
         elif not (
-            self._may_steer(inbound) and await self._try_steering(client, trying.text, trying.key)
+            self._may_steer(inbound) and await self._try_steering(client, attempt.text, attempt.key)
         ):
-            await self._begin_turn(client, inbound, trying.text)
+            await self._begin_turn(client, inbound, attempt.text)
 
     async def _finish_attempt(self, *, is_refused: bool = False, is_in_log: bool = False) -> None:
-        trying = self._journal.state.attempt
+        attempt = self._journal.state.attempt
         self._journal.append(DeliveryFinished(is_refused))
-        if is_in_log and trying is not None:
+        if is_in_log and attempt is not None:
             self._journal.append(
-                EnvelopesWritten(run=self._journal.state.open_run, seen=trying.key)
+                EnvelopesWritten(run=self._journal.state.open_run, seen=attempt.key)
             )
         await self._journal.flush()
 
     async def _begin_turn(self, client: Client, inbound: InboundMessage, text: str) -> None:
-        """A turn of its own, which goes on without us. Its events come by the feed."""
+        """Start a detached turn, which continues without this process. Its events come from the
+        feed."""
         stream = client.stream(
             self._follower.identity.agent,
             text,
@@ -215,12 +217,12 @@ class MessageDelivery:
             async with aclosing(stream) as events:
                 is_over = is_stored(await anext(events))
         except ServerError as error:
-            if error.code == UNAVAILABLE:  # the next try is as good as the first
+            if error.code == UNAVAILABLE:  # the next attempt can be the same
                 raise
             if error.code != CONFLICT:
                 await self._report_refusal(error)
                 return
-            is_over = True  # it was said already, when its files were somewhere else
+            is_over = True  # it was delivered before, with other file paths
         await self._finish_attempt(is_in_log=is_over)
 
     async def _report_refusal(self, error: ServerError) -> None:
@@ -228,7 +230,7 @@ class MessageDelivery:
         self._follower.writer.write_notice(f"**Error:** {error.message}")
 
     async def _try_steering(self, client: Client, text: str, key: str) -> bool:
-        """False when there is no turn to say it into."""
+        """Return False if no turn is open."""
         identity = self._follower.identity
         try:
             await client.steer_session(identity.agent, text, sender=identity.sender, key=key)
@@ -240,25 +242,25 @@ class MessageDelivery:
         return True
 
     async def _answer_ask(self, client: Client, ask: OpenAsk, text: str) -> bool:
-        """Plain words, in answer to a question."""
+        """Answer a question with plain text."""
         self._journal.append(DeliveryAttempt(text, ask.id))
         await self._journal.flush()
         is_first = await reply_to_ask(client, ask, text)
         self._follower.writer.close_ask(ask.id)
         if is_first:
             await self._finish_attempt()
-        else:  # somebody else has answered, so these are words like any others
+        else:  # another client has answered, so this text becomes a normal message
             self._journal.append(DeliveryFinished(is_refused=True, is_kept=True))
         return True
 
 
 def is_stored(event: Event) -> bool:
-    """Whether a stream tells of a run that is over."""
+    """Return whether a stream is of a run that is over."""
     return isinstance(event, wire.StreamStart) and event.stored
 
 
 async def reply_to_ask(client: Client, ask: OpenAsk, text: str) -> bool:
-    """False when somebody else was first, or nobody asks any more."""
+    """Return False if another client answered first, or the question is gone."""
     try:
         await client.reply_to_ask(
             ask.agent,

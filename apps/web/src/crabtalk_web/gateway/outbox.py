@@ -1,6 +1,6 @@
-"""Outbox: envelopes from the journal to the relay, the oldest first, until it has them.
+"""The outbox: sends envelopes from the journal to the relay, the oldest first.
 
-An envelope's id is its local id there, so one that is sent twice is kept once.
+An envelope's id is its local id at the relay, so the relay stores it once even if it is sent twice.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from .journal_entries import EnvelopesSent
 from .relay_http import MAX_MESSAGES, RelayHttp
 from .session_identity import SessionIdentity
 
-# What one request carries at most, before it is sealed; one envelope may be larger.
+# Limit of one request before sealing; a single envelope may be larger.
 BATCH_BYTES = 4 * 1024 * 1024
-# By this a gateway knows what came from a gateway.
+# Marks messages that a gateway wrote.
 META_SUFFIX = b',"meta":{"sentFrom":"crabtalk"}}'
 SENT_FROM = "crabtalk"
 
@@ -52,7 +52,7 @@ class Outbox:
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Until cancelled. What the relay has by then and we do not know of is sent again."""
+        """Run until cancelled. Envelopes whose delivery is not confirmed by then are sent again."""
         backoff = RetryBackoff()
         while True:
             await self.is_open.wait()
@@ -79,9 +79,9 @@ class Outbox:
                 await backoff.wait()
 
     def _skip_refused(self) -> None:
-        """An envelope that the relay will never take must not keep back the others."""
+        """An envelope that the relay will never accept must not block the others."""
         if self._batch_size > 1:
-            self._batch_size = 1  # to find out which
+            self._batch_size = 1  # to find the refused one
         else:
             log.error("the relay does not take an envelope, which is left out")
             self._journal.append(EnvelopesSent(1))
@@ -92,8 +92,8 @@ class Outbox:
         self.problem = problem
 
     async def _send_batch(self) -> None:
-        book = self._journal.state
-        session, batch = book.session, take_batch(book.unsent_envelopes, self._batch_size)
+        state = self._journal.state
+        session, batch = state.session, take_batch(state.unsent_envelopes, self._batch_size)
         await self._journal.flush()
         messages = await asyncio.to_thread(self._seal_batch, batch)
         await self._relay.append_messages(session, messages)
@@ -107,10 +107,12 @@ class Outbox:
         seal = self._identity.sealer.seal_bytes
         return [
             {
-                "content": seal(encode_body(each, is_compat=self._is_compat)[:-1] + META_SUFFIX),
-                "localId": each.id,
+                "content": seal(
+                    encode_body(envelope, is_compat=self._is_compat)[:-1] + META_SUFFIX
+                ),
+                "localId": envelope.id,
             }
-            for each in batch
+            for envelope in batch
         ]
 
 

@@ -1,7 +1,7 @@
-"""Stranger asks: approvals for other people's runs with an agent, which only the owner may answer.
+"""Approvals for other senders' runs with an agent, which only the owner may answer.
 
-They are not on the stream of the run that asks, and that run's conversation has no session here.
-They are shown in the owner's own session with the same agent.
+They are not on the stream of the run that asks, and that run's conversation has no session here. So
+they are shown in the owner's own session with the same agent.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from crabtalk_web.adapter import OpenAsk, ReceivedEvent
 from crabtalk_web.adapter.run_events import QuestionsAsked, RunEnded, StepEnded
 
-# Approvals of one agent that wait at once; further ones are left to other clients.
+# Pending approvals of one agent; further ones are left to other clients.
 MAX_WAITING = 64
 
 
 class OwnerApprovals:
-    """Those of one agent."""
+    """The approvals of one agent."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, OpenAsk] = {}
@@ -23,27 +23,27 @@ class OwnerApprovals:
     def pending_asks(self) -> Sequence[OpenAsk]:
         return tuple(self._waiting.values())
 
-    def handle_event(self, heard: ReceivedEvent) -> bool:
-        """Whether anything about them has changed."""
-        match heard.event:
+    def handle_event(self, received: ReceivedEvent) -> bool:
+        """Return whether the pending approvals changed."""
+        match received.event:
             case QuestionsAsked(ask_id=ask_id, questions=questions) if (
                 len(self._waiting) < MAX_WAITING
             ):
                 self._waiting[ask_id] = OpenAsk(
                     id=ask_id,
                     call=ask_id,
-                    agent=heard.agent,
-                    sender=heard.sender,
-                    run=heard.run,
-                    at=heard.at,
+                    agent=received.agent,
+                    sender=received.sender,
+                    run=received.run,
+                    at=received.at,
                     questions=questions,
                 )
                 return True
             case StepEnded() | RunEnded():
-                over = [ask.id for ask in self._waiting.values() if ask.run == heard.run]
-                for ask_id in over:
+                ended_ids = [ask.id for ask in self._waiting.values() if ask.run == received.run]
+                for ask_id in ended_ids:
                     del self._waiting[ask_id]
-                return bool(over)
+                return bool(ended_ids)
         return False
 
     def contains(self, ask: OpenAsk) -> bool:
@@ -54,5 +54,5 @@ class OwnerApprovals:
         self._waiting.pop(ask.id, None)
 
     def clear(self) -> None:
-        """The daemon is away. Whatever still waits is told again by its next feed."""
+        """The daemon is away. The next feed sends pending approvals again."""
         self._waiting.clear()

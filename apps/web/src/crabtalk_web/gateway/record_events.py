@@ -1,4 +1,4 @@
-"""What the records of a conversation say, in the words of the adapter. Pure."""
+"""Converts records of a conversation's log into events for the adapter. Pure."""
 
 from collections.abc import Collection, Iterator
 
@@ -23,22 +23,22 @@ NEVER_RUN = "the daemon ended before it came to this; say it again"
 
 
 def person_text(message: wire.ConversationMessage) -> str:
-    """In the person's own words, where a skill made another text of them."""
+    """Return the person's own text, if a skill replaced it with another."""
     return message.said or message.content
 
 
 def message_run_id(message: wire.ConversationMessage) -> str:
-    """The run that a message begins. Logs of earlier versions do not name it."""
+    """Return the run that a message begins. Logs of earlier versions do not name it."""
     return message.run_id or f"message:{message.id}"
 
 
 def build_assistant_events(
-    message: wire.ConversationMessage, told: RunProgress
+    message: wire.ConversationMessage, progress: RunProgress
 ) -> Iterator[AnyRunEvent]:
-    """All of a message but the characters that are told."""
+    """Yield the events of a message, without the characters that are written already."""
     for text, size, thinking in (
-        (message.reasoning, told.reasoning, True),
-        (message.content, told.text, False),
+        (message.reasoning, progress.reasoning, True),
+        (message.content, progress.text, False),
     ):
         if rest := text[size:]:
             yield TextPiece(rest, thinking=thinking)
@@ -53,20 +53,20 @@ def build_assistant_events(
 def build_tool_events(
     message: wire.ConversationMessage, returned: Collection[str]
 ) -> Iterator[AnyRunEvent]:
-    """Nothing for a call of which it was heard already that it returned."""
+    """Yield nothing for a call whose result was received already."""
     if message.call_id not in returned:
         yield ToolReturned(message.call_id, message.content, message.is_error)
 
 
-def advance_progress(message: wire.ConversationMessage, told: RunProgress) -> RunProgress:
-    """How far the run is told with this message."""
+def advance_progress(message: wire.ConversationMessage, progress: RunProgress) -> RunProgress:
+    """Return the progress of the run after this message."""
     if message.role == "assistant" and message.tool_calls:
-        return RunProgress(told.steps + 1, told.steers)
+        return RunProgress(progress.steps + 1, progress.steers)
     if message.role == "assistant":
-        return msgspec.structs.replace(told, is_told=True)
+        return msgspec.structs.replace(progress, is_told=True)
     if message.role == "user":
-        return RunProgress(told.steps, told.steers + 1)
-    return told
+        return RunProgress(progress.steps, progress.steers + 1)
+    return progress
 
 
 def parse_run_end(end: wire.RunEndRecord) -> RunEnded:

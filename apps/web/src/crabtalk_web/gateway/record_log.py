@@ -1,4 +1,4 @@
-"""RecordLog: the records of a conversation as the daemon has them, page by page from a position."""
+"""Reads the records of a conversation from the daemon, page by page."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ NOT_FOUND = 404
 
 
 class LogEntry(NamedTuple):
-    """A record, and the position of what follows it."""
+    """A record, and the position after it."""
 
     record: wire.ConversationRecord
     next_position: int
 
 
 class RecordLog:
-    """Records that were read and not taken out yet, and where the next page begins."""
+    """Records that were read and not yet taken, and the position of the next page."""
 
     def __init__(self, identity: SessionIdentity) -> None:
         self._agent = identity.agent
@@ -43,7 +43,8 @@ class RecordLog:
         self.position, self.log_id = position, log_id
 
     async def fetch_page(self, client: Client) -> wire.RecordPage | None:
-        """The next page; None when there is no such conversation. Raises what the client raises."""
+        """Return the next page; None if the conversation does not exist. Raises what the client
+        raises."""
         try:
             return await client.list_records(
                 self._agent,
@@ -67,23 +68,23 @@ class RecordLog:
         return page.total
 
     def add_page(self, page: wire.RecordPage) -> None:
-        places = [record.position for record in page.records[1:]] + [page.next_position]
-        self.entries += map(LogEntry, page.records, places)
+        positions = [record.position for record in page.records[1:]] + [page.next_position]
+        self.entries += map(LogEntry, page.records, positions)
         self.position, self.log_id = page.next_position, page.log_id
 
 
 class WrittenRecords:
-    """Tells which records of a log are told already, for a journal that has no position in it: one
-    of an earlier version, or of a log that is shorter than it was.
+    """Determines which records are written already, for a journal without a position in the log:
+    from an earlier version, or of a log that is shorter than it was.
 
-    Messages are told that have a smaller number than `position` or are not later than `through`,
-    in milliseconds. Behind the first that is not, nothing is.
+    A message is written if its number is below `position` or its time is not after `through`, in
+    milliseconds. Nothing after the first unwritten message is written.
     """
 
     def __init__(self, position: int, through: int, open_run: str = "") -> None:
         self._position = position
         self._through = through
-        self._open_run = open_run  # its end is not told
+        self._open_run = open_run  # its end is not written
         self._has_found_new = False
 
     def contains(self, record: wire.ConversationRecord) -> bool:
@@ -104,13 +105,14 @@ class WrittenRecords:
         if message.id < self._position:
             return False
         at = parse_timestamp(message.timestamp)
-        # Times have milliseconds, and in the one in which a turn ends the next may begin.
+        # Times have millisecond precision, and a turn may begin in the millisecond in which another
+        # ends.
         return at > self._through or (at == self._through and message.role == "user")
 
 
 class OpenTurnText(NamedTuple):
-    """What a journal without a position says of a turn that is not over: when its last envelope
-    was made, and how many characters, spaces not counted, are told of the message in flight."""
+    """State of an open turn, for a journal without a position: the time of its last envelope, and
+    how many characters of the message in progress are written, not counting spaces."""
 
     time: int
     reasoning: int
@@ -118,15 +120,15 @@ class OpenTurnText(NamedTuple):
 
 
 def measure_open_turn(recent: Iterable[Envelope]) -> OpenTurnText | None:
-    """None when no turn is open."""
-    last: OpenTurnText | None = None
+    """Return None if no turn is open."""
+    state: OpenTurnText | None = None
     tasks: set[str] = set()
     for envelope in recent:
         time = int(envelope.time)
-        counted = (last.reasoning, last.text) if last is not None else (0, 0)
+        counted = (state.reasoning, state.text) if state is not None else (0, 0)
         match envelope.ev:
             case TurnEnd():
-                last, tasks = None, set()
+                state, tasks = None, set()
                 continue
             case ToolCallStart(args=args):
                 tasks.add(str(args.get("sessionSubagent", "")))
@@ -136,12 +138,12 @@ def measure_open_turn(recent: Iterable[Envelope]) -> OpenTurnText | None:
             case TextEvent(text=text, thinking=thinking) if envelope.role == "agent":
                 size = 0 if envelope.subagent in tasks - {""} else len("".join(text.split()))
                 counted = (counted[0] + size * thinking, counted[1] + size * (not thinking))
-        last = OpenTurnText(time, *counted)
-    return last
+        state = OpenTurnText(time, *counted)
+    return state
 
 
 def skip_characters(text: str, count: int) -> int:
-    """Where the text goes on after so many characters that are no space."""
+    """Return the index after `count` characters that are not spaces."""
     for place, character in enumerate(text):
         if count == 0:
             return place

@@ -1,4 +1,4 @@
-"""Refusals: what people are told when a message was not acted on, and how often."""
+"""Service lines about refused messages, and their rate limit."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from crabtalk_web.adapter.tool_text import format_inline_code
 
 from .replay_guard import MessageMark, RefusalReason
 
-# A relay of ill will could have thousands of messages refused.
+# A malicious relay could cause thousands of refusals.
 NOTICES_AN_HOUR = 20
 HOUR = 3600.0
 EXCERPT = 80
@@ -57,14 +57,14 @@ log = logging.getLogger(__name__)
 
 
 class RefusalNotices:
-    """`say` puts a line of service into the session."""
+    """`write_notice` writes a service line into the session."""
 
-    def __init__(self, say: Callable[[str, dict[str, Any]], None]) -> None:
-        self._write_notice = say
+    def __init__(self, write_notice: Callable[[str, dict[str, Any]], None]) -> None:
+        self._write_notice = write_notice
         self._times: deque[float] = deque()
 
     def report_refusal(self, mark: MessageMark, reason: RefusalReason, text: str) -> None:
-        """Tells people about a message that was refused; `text` is what it says."""
+        """Write a line about a refused message; `text` is the text of that message."""
         now = time.monotonic()
         while self._times and self._times[0] < now - HOUR:
             self._times.popleft()
@@ -82,6 +82,6 @@ class RefusalNotices:
 
 
 def describe_refusal(reason: RefusalReason, text: str) -> str:
-    said = f"the message {format_inline_code(text, EXCERPT)}" if text.strip() else "a file"
-    told = REASON_TEXTS[reason].format(said=said)
-    return told[0].upper() + told[1:]
+    subject = f"the message {format_inline_code(text, EXCERPT)}" if text.strip() else "a file"
+    sentence = REASON_TEXTS[reason].format(said=subject)
+    return sentence[0].upper() + sentence[1:]

@@ -1,6 +1,6 @@
-"""Machine: this machine at the relay: its record, its one socket, its heartbeats and its calls.
+"""This machine's connection to the relay: its registration, its socket, heartbeats and RPC calls.
 
-Conversations come and go; what of the relay is theirs is passed on to them.
+Conversations come and go; events and calls that concern them are passed on to them.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ from .session_metadata import build_machine_metadata, build_machine_state
 from .web_conversation import WebConversation
 from .web_folder import WebFolder
 
-# Seconds: between heartbeats of those that work, of the others, of the machine; for goodbyes.
+# In seconds: heartbeats of sessions with an open turn, of other sessions, of the machine; and the
+# time for saying goodbye.
 BUSY_BEAT, IDLE_BEAT, MACHINE_BEAT = 2.0, 15.0, 20.0
 CLOSE_TIMEOUT = 2.0
 SPAWN_METHOD = "spawn-happy-session"
@@ -52,7 +53,7 @@ class RelayConnection:
         self.is_connected = asyncio.Event()
 
     async def stay_connected(self) -> None:
-        """Until cancelled, which devices see at once."""
+        """Run until cancelled; devices are then told at once."""
         backoff = RetryBackoff()
         credentials = self._credentials
         while True:
@@ -70,8 +71,8 @@ class RelayConnection:
             finally:
                 self.is_connected.clear()
                 self.socket = None
-            for each in list(self._conversations()):
-                await each.set_socket(None)
+            for conversation in list(self._conversations()):
+                await conversation.set_socket(None)
             await backoff.wait()
 
     async def _hold_socket(self, socket: RelaySocket, backoff: RetryBackoff) -> None:
@@ -104,19 +105,19 @@ class RelayConnection:
             "rpc-register", {"method": f"{self._credentials.machine_id}:{SPAWN_METHOD}"}
         )
         await self._send_machine_heartbeat(socket)
-        for each in list(self._conversations()):
-            await each.set_socket(socket)
+        for conversation in list(self._conversations()):
+            await conversation.set_socket(socket)
 
     async def announce_conversation(self, conversation: WebConversation) -> None:
-        """One that came while there was a socket."""
+        """Give the socket to a conversation that was added while it is open."""
         if self.socket is not None:
-            with suppress(RelayUnavailableError):  # the next socket is introduced to all
+            with suppress(RelayUnavailableError):  # the next socket is given to all conversations
                 await conversation.set_socket(self.socket)
 
     def _find_conversation(self, session: Any) -> WebConversation | None:
-        for each in self._conversations():
-            if each.session == session and session:
-                return each
+        for conversation in self._conversations():
+            if conversation.session == session and session:
+                return conversation
         return None
 
     def _handle_event(self, name: str, payload: Any) -> None:
@@ -138,28 +139,34 @@ class RelayConnection:
         return None if conversation is None else await conversation.rpc.handle_call(name, params)
 
     async def _open_requested_session(self, params: str) -> str:
-        """There is one conversation with each agent: a device that wants one is shown its session,
-        or with `fresh` another that begins empty."""
-        given = self._sealer.open(params)
+        """Each agent has one conversation. A device that asks for it gets its session, or with
+        `fresh` a new, empty one."""
+        request = self._sealer.open(params)
         try:
-            if not isinstance(given, dict) or not await self._receipts.add_if_new(params):
+            if not isinstance(request, dict) or not await self._receipts.add_if_new(params):
                 return self._seal_error("this call was made before, or cannot be opened")
-            session = await self._session_for(given)
+            session = await self._session_for(request)
         except (WebGatewayError, RelayUnavailableError, RelayRefusedError, OSError) as error:
             return self._seal_error(str(error))
         return self._sealer.seal({"type": "success", "sessionId": session})
 
-    async def _session_for(self, given: dict[str, Any]) -> str:
-        """Raises GatewayError, RelayAwayError and RelayRefusedError."""
-        known = {each.identity.agent: each for each in self._conversations() if each.session}
-        directory = PurePath(str(given.get("directory") or "")).name
-        found = known.get(str(given.get("agent"))) or known.get(directory)
-        if found is None:
-            raise WebGatewayError(f"there is no such agent; there are {', '.join(sorted(known))}")
-        if given.get("fresh") is True:
-            return await found.renewal.renew()
-        found.unarchive_session()
-        return found.session
+    async def _session_for(self, request: dict[str, Any]) -> str:
+        """Raises WebGatewayError, RelayUnavailableError and RelayRefusedError."""
+        conversations = {
+            conversation.identity.agent: conversation
+            for conversation in self._conversations()
+            if conversation.session
+        }
+        directory = PurePath(str(request.get("directory") or "")).name
+        target = conversations.get(str(request.get("agent"))) or conversations.get(directory)
+        if target is None:
+            raise WebGatewayError(
+                f"there is no such agent; there are {', '.join(sorted(conversations))}"
+            )
+        if request.get("fresh") is True:
+            return await target.renewal.renew()
+        target.unarchive_session()
+        return target.session
 
     def _seal_error(self, sentence: str) -> str:
         return self._sealer.seal({"type": "error", "errorMessage": sentence})
@@ -175,11 +182,11 @@ class RelayConnection:
             socket = self.socket
             if socket is None:
                 continue
-            is_beat = ticks % round(IDLE_BEAT / BUSY_BEAT) == 0
+            is_idle_beat = ticks % round(IDLE_BEAT / BUSY_BEAT) == 0
             with suppress(RelayUnavailableError):
-                for each in list(self._conversations()):
-                    if is_beat or each.follower.is_turn_open:
-                        await each.publisher.send_heartbeat(socket)
+                for conversation in list(self._conversations()):
+                    if is_idle_beat or conversation.follower.is_turn_open:
+                        await conversation.publisher.send_heartbeat(socket)
                 if ticks % round(MACHINE_BEAT / BUSY_BEAT) == 0:
                     await self._send_machine_heartbeat(socket)
 
@@ -188,9 +195,9 @@ class RelayConnection:
         await socket.emit("machine-alive", {"machineId": machine, "time": now_ms()})
 
     async def _send_session_ends(self, socket: RelaySocket) -> None:
-        """Devices see at once that nobody is there."""
+        """Tell devices at once that the sessions are offline."""
         with suppress(RelayUnavailableError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
-                for each in list(self._conversations()):
-                    if each.session:
-                        await each.send_session_end(socket)
+                for conversation in list(self._conversations()):
+                    if conversation.session:
+                        await conversation.send_session_end(socket)

@@ -1,7 +1,7 @@
-"""The relay's HTTP: the few routes a gateway needs, whoever's relay it is.
+"""HTTP client of a relay: the few routes that a gateway needs, on any relay.
 
-Everything it is given to send is sealed already. What comes back is checked only as far as it is
-used: a relay is not trusted with anything but keeping.
+All values it sends are sealed already. Answers are checked only as far as they are used: a relay is
+trusted with storage and nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,15 @@ TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10)
 MAX_MESSAGES = 100
 LAST_SEQ = 2**31 - 1
 CLIENT_NAME = "crabtalk-web"
-# The largest file that is fetched, sealed. Others keep no larger ones.
+# The largest sealed file that is downloaded. Relays do not store larger ones.
 MAX_FILE_BYTES = 10 * 1024 * 1024
 
 
 class RelayHttp:
-    """As a context: a few connections to one relay.
+    """As a context manager: a small connection pool to one relay.
 
-    Every call raises RelayAwayError and RelayRefusedError. Cancelled, it may have happened.
+    Every request raises RelayUnavailableError and RelayRefusedError. After cancellation it may have
+    happened.
     """
 
     def __init__(self, url: str, token: str = "") -> None:
@@ -40,12 +41,14 @@ class RelayHttp:
     # ── Sessions and machines ───────────────────────────────────────────────────────────────
 
     async def open_session(self, tag: str, metadata: str, data_key: str) -> dict[str, Any]:
-        """The session of this tag, made if there is none. It has an `id`."""
+        """Return the session with this tag, created if there is none. It has an `id`."""
         body = {"tag": tag, "metadata": metadata, "dataEncryptionKey": data_key}
-        found = require_object(require_object(await self.post("/v1/sessions", body)).get("session"))
-        if not isinstance(found.get("id"), str) or not found["id"]:
+        result = require_object(
+            require_object(await self.post("/v1/sessions", body)).get("session")
+        )
+        if not isinstance(result.get("id"), str) or not result["id"]:
             raise RelayUnavailableError("the relay gave a session without an id")
-        return found
+        return result
 
     async def register_machine(
         self, machine: str, metadata: str, state: str, data_key: str
@@ -59,22 +62,22 @@ class RelayHttp:
         await self.post("/v1/machines", body)
 
     async def push_notice(self, session: str, kind: str, title: str, body: str) -> None:
-        told = {"kind": kind, "title": title, "body": body, "data": {"sessionId": session}}
-        await self.post(f"/v1/sessions/{quote(session)}/push-event", told)
+        reply = {"kind": kind, "title": title, "body": body, "data": {"sessionId": session}}
+        await self.post(f"/v1/sessions/{quote(session)}/push-event", reply)
 
     # ── Messages ────────────────────────────────────────────────────────────────────────────
 
     async def append_messages(self, session: str, messages: Sequence[Mapping[str, str]]) -> None:
-        """At most a hundred, all of which the relay says it has. One whose local id is known is not
-        kept twice."""
+        """Append at most 100 messages; the relay must confirm all of them. It stores a message with
+        a known local id only once."""
         path = f"/v3/sessions/{quote(session)}/messages"
-        kept = require_object(await self.post(path, {"messages": list(messages)})).get("messages")
-        rows = [row for row in kept if isinstance(row, dict)] if isinstance(kept, list) else []
-        if not {each["localId"] for each in messages} <= {row.get("localId") for row in rows}:
+        stored = require_object(await self.post(path, {"messages": list(messages)})).get("messages")
+        rows = [row for row in stored if isinstance(row, dict)] if isinstance(stored, list) else []
+        if not {message["localId"] for message in messages} <= {row.get("localId") for row in rows}:
             raise RelayUnavailableError("the relay does not say that it has what it was sent")
 
     async def fetch_after(self, session: str, seq: int) -> tuple[list[dict[str, Any]], bool]:
-        """The next messages, and whether there are more."""
+        """Return the next messages, and whether there are more."""
         path = f"/v3/sessions/{quote(session)}/messages?after_seq={seq}&limit={MAX_MESSAGES}"
         page = require_object(await self._request("GET", path))
         messages = page.get("messages")
@@ -85,29 +88,31 @@ class RelayHttp:
         return messages, bool(page.get("hasMore"))
 
     async def fetch_latest(self, session: str) -> list[dict[str, Any]]:
-        """The last messages, the latest first."""
+        """Return the last messages, the newest first."""
         return await self.fetch_before(session, LAST_SEQ)
 
     async def fetch_before(self, session: str, seq: int) -> list[dict[str, Any]]:
-        """The last messages before that one, the latest first."""
+        """Return the messages before `seq`, the newest first."""
         path = f"/v3/sessions/{quote(session)}/messages?before_seq={seq}&limit={MAX_MESSAGES}"
         messages = require_object(await self._request("GET", path)).get("messages")
         return (
-            [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+            [message for message in messages if isinstance(message, dict)]
+            if isinstance(messages, list)
+            else []
         )
 
     # ── Files ───────────────────────────────────────────────────────────────────────────────
 
     async def upload(self, session: str, data: bytes) -> str:
-        """The ref of sealed bytes. What the file is called is not said."""
+        """Upload sealed bytes and return their ref. The file name is not sent."""
         path = f"/v1/sessions/{quote(session)}/attachments/request-upload"
-        told = require_object(await self.post(path, {"filename": "file.enc", "size": len(data)}))
-        ref, url = str(told.get("ref", "")), str(told.get("uploadUrl", ""))
-        if told.get("method", "PUT") == "POST":
+        reply = require_object(await self.post(path, {"filename": "file.enc", "size": len(data)}))
+        ref, url = str(reply.get("ref", "")), str(reply.get("uploadUrl", ""))
+        if reply.get("method", "PUT") == "POST":
             form = aiohttp.FormData(
                 {
                     str(key): str(value)
-                    for key, value in require_object(told.get("formFields")).items()
+                    for key, value in require_object(reply.get("formFields")).items()
                 }
             )
             form.add_field("file", data, content_type="application/octet-stream")
@@ -118,8 +123,8 @@ class RelayHttp:
 
     async def download(self, session: str, ref: str) -> bytes:
         path = f"/v1/sessions/{quote(session)}/attachments/request-download"
-        told = require_object(await self.post(path, {"ref": ref}))
-        return await self._transfer("GET", str(told.get("downloadUrl", "")))
+        reply = require_object(await self.post(path, {"ref": ref}))
+        return await self._transfer("GET", str(reply.get("downloadUrl", "")))
 
     # ── Whatever there is ───────────────────────────────────────────────────────────────────
 
@@ -132,11 +137,11 @@ class RelayHttp:
     async def delete(self, path: str) -> Any:
         return await self._request("DELETE", path)
 
-    async def _request(self, method: str, path: str, **given: Any) -> Any:
+    async def _request(self, method: str, path: str, **request_options: Any) -> Any:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
             async with self._http.request(
-                method, self.url + path, headers=headers, **given
+                method, self.url + path, headers=headers, **request_options
             ) as response:
                 if response.status >= 400:
                     raise RelayRefusedError(response.status, await read_error_reason(response))
@@ -145,21 +150,21 @@ class RelayHttp:
             raise build_unavailable_error(self.url, error) from None
 
     async def _transfer(self, method: str, url: str, data: Any = None) -> bytes:
-        """Bytes, with the token only where it is the relay itself that gets to see it."""
-        own = url.startswith(f"{self.url}/")
-        headers = {"Authorization": f"Bearer {self.token}"} if own else {}
+        """Transfer bytes, and send the token only to the relay itself."""
+        is_own_relay = url.startswith(f"{self.url}/")
+        headers = {"Authorization": f"Bearer {self.token}"} if is_own_relay else {}
         if method == "PUT":
             headers["Content-Type"] = "application/octet-stream"
         try:
             async with self._http.request(method, url, headers=headers, data=data) as response:
                 if response.status >= 400:
                     raise RelayRefusedError(response.status, await read_error_reason(response))
-                found = bytearray()
+                result = bytearray()
                 async for piece in response.content.iter_chunked(65_536):
-                    found += piece
-                    if len(found) > MAX_FILE_BYTES:
+                    result += piece
+                    if len(result) > MAX_FILE_BYTES:
                         raise RelayRefusedError(413, "the file is larger than any may be")
-                return bytes(found)
+                return bytes(result)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise build_unavailable_error(self.url, error) from None
 
@@ -172,10 +177,10 @@ def build_unavailable_error(url: str, error: Exception) -> RelayUnavailableError
 
 async def read_error_reason(response: aiohttp.ClientResponse) -> str:
     try:
-        told = require_object(await response.json(content_type=None))
+        reply = require_object(await response.json(content_type=None))
     except (TimeoutError, ValueError, aiohttp.ClientError):
-        told = {}
-    return str(told.get("message") or told.get("error") or response.reason)[:300]
+        reply = {}
+    return str(reply.get("message") or reply.get("error") or response.reason)[:300]
 
 
 def require_object(value: Any) -> dict[str, Any]:

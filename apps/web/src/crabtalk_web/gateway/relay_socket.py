@@ -1,7 +1,7 @@
-"""The relay's socket: Socket.IO 5 over one WebSocket, as far as a gateway needs it.
+"""Socket.IO 5 client over one WebSocket, as far as a gateway needs it.
 
-Texts are a digit for the engine, then inside its messages a digit for the socket, a number if an
-answer is wanted, and JSON. It does not reconnect: whoever uses it knows what to do again then.
+A packet is a digit for the engine, then inside its messages a digit for the socket, a number if an
+answer is wanted, and JSON. It does not reconnect, because the caller knows what to repeat.
 """
 
 import asyncio
@@ -18,9 +18,10 @@ PATH = "/v1/updates/?EIO=4&transport=websocket"
 CONNECT_WITHIN = 20.0
 ANSWER_WITHIN = 10.0
 MAX_FRAME = 16 * 1024 * 1024
-# Calls that are being answered at once; more are refused. Who watches a conversation has one there.
+# Calls being answered at once; more are refused. Each device that watches a conversation has one
+# open.
 MAX_CALLS = 256
-# Questions to the relay at once; the time of an answer runs from when it was asked.
+# Requests to the relay at once; the timeout of each starts when it is sent.
 MAX_REQUESTS = 32
 
 EventHandler = Callable[[str, Any], None]
@@ -28,14 +29,14 @@ CallHandler = Callable[[str, str], Awaitable[str | None]]
 
 
 class RelaySocket:
-    """As a context: connected. `hear` is told of updates and ephemerals in the order they come,
-    `serve` answers a call, given its method and its sealed parameters."""
+    """As a context manager: connected. `on_event` gets updates and ephemerals in order, `on_call`
+    answers an RPC call, given its method and its sealed parameters."""
 
-    def __init__(self, url: str, token: str, hear: EventHandler, serve: CallHandler) -> None:
+    def __init__(self, url: str, token: str, on_event: EventHandler, on_call: CallHandler) -> None:
         self._url = url.rstrip("/")
         self._token = token
-        self._on_event = hear
-        self._on_call = serve
+        self._on_event = on_event
+        self._on_call = on_call
         self._number = 0
         self._requests: dict[int, asyncio.Future[Any]] = {}
         self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
@@ -43,7 +44,7 @@ class RelaySocket:
         self._silence_timeout = 60.0
 
     async def __aenter__(self) -> "RelaySocket":
-        """Raises RelayAwayError and RelayRefusedError."""
+        """Raises RelayUnavailableError and RelayRefusedError."""
         self._http = aiohttp.ClientSession()
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
@@ -59,9 +60,9 @@ class RelaySocket:
     async def __aexit__(self, *_: object) -> None:
         for call in self._calls:
             call.cancel()
-        for waiting in self._requests.values():
-            if not waiting.done():
-                waiting.set_exception(
+        for future in self._requests.values():
+            if not future.done():
+                future.set_exception(
                     RelayUnavailableError("the socket was closed before the answer")
                 )
         try:
@@ -73,21 +74,21 @@ class RelaySocket:
 
     async def _handshake(self) -> None:
         opening = await self._ws.receive_str()
-        told = json.loads(opening[1:]) if opening[:1] == "0" else {}
+        opening_data = json.loads(opening[1:]) if opening[:1] == "0" else {}
         self._silence_timeout = (
-            told.get("pingInterval", 25_000) + told.get("pingTimeout", 20_000)
+            opening_data.get("pingInterval", 25_000) + opening_data.get("pingTimeout", 20_000)
         ) / 1000
         auth = {"token": self._token, "clientType": "user-scoped", "happyClient": "crabtalk-web"}
         await self._ws.send_str("40" + json.dumps(auth))
         answer = await self._ws.receive_str()
         if answer.startswith("44"):
-            told = json.loads(answer[2:])
-            raise RelayRefusedError(401, str(told.get("message", "refused")))
+            opening_data = json.loads(answer[2:])
+            raise RelayRefusedError(401, str(opening_data.get("message", "refused")))
         if not answer.startswith("40"):
             raise ValueError("what answers is no Socket.IO")
 
     async def listen(self) -> None:
-        """Until the connection ends, which raises RelayAwayError."""
+        """Run until the connection ends, which raises RelayUnavailableError."""
         while True:
             try:
                 async with asyncio.timeout(self._silence_timeout):
@@ -99,7 +100,7 @@ class RelaySocket:
             try:
                 await self._handle_packet(message.data)
             except (ValueError, KeyError, TypeError, IndexError):
-                continue  # a packet nobody can make out; the next one may be fine
+                continue  # skip a packet that cannot be parsed
 
     async def _handle_packet(self, text: str) -> None:
         if text == "2":
@@ -108,9 +109,9 @@ class RelaySocket:
             self._handle_event(text[2:])
         elif text.startswith("43"):
             number, data = split_packet(text[2:])
-            waiting = self._requests.get(-1 if number is None else number)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(data[0] if data else None)
+            future = self._requests.get(-1 if number is None else number)
+            if future is not None and not future.done():
+                future.set_result(data[0] if data else None)
         elif text.startswith("41"):
             raise RelayUnavailableError("the relay has ended the session of this socket")
 
@@ -119,7 +120,7 @@ class RelaySocket:
         name, payload = data[0], data[1] if len(data) > 1 else None
         if name == "rpc-request" and number is not None and isinstance(payload, dict):
             if len(self._calls) >= MAX_CALLS:
-                return  # the relay says by itself that nobody answered
+                return  # the relay tells the caller that there was no answer
             method, params = str(payload.get("method")), str(payload.get("params"))
             task = asyncio.get_running_loop().create_task(self._answer_call(number, method, params))
             self._calls.add(task)
@@ -133,11 +134,12 @@ class RelaySocket:
             await self._send_text(f"43{number}" + json.dumps([result]))
 
     async def emit(self, name: str, payload: Any) -> None:
-        """Raises RelayAwayError. Nothing says that it was heard."""
+        """Raises RelayUnavailableError. Delivery is not confirmed."""
         await self._send_text("42" + json.dumps([name, payload]))
 
     async def request(self, name: str, payload: Any, within: float = ANSWER_WITHIN) -> Any:
-        """What the relay answers. Raises RelayAwayError, also when it does not answer in time."""
+        """Return the relay's answer. Raises RelayUnavailableError, also if it does not answer in
+        time."""
         async with self._request_slots:
             self._number += 1
             number = self._number

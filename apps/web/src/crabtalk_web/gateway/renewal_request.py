@@ -1,5 +1,5 @@
-"""Renewing: asks the gateway of this machine for a fresh session, by way of the relay, as a device
-would. So it needs a gateway that runs, and a relay that is there."""
+"""Asks the gateway of this machine for a fresh session, through the relay, as a device does. It
+needs a running gateway and an available relay."""
 
 import asyncio
 from typing import Any
@@ -15,8 +15,8 @@ RENEWAL_TIMEOUT = 30.0
 
 
 async def request_renewal(credentials: RelayCredentials, agent: str) -> str:
-    """The id of the session that shows the conversation with `agent` from now on. Raises
-    GatewayError, RelayAwayError and RelayRefusedError."""
+    """Return the id of the new session of the conversation with `agent`. Raises WebGatewayError,
+    RelayUnavailableError and RelayRefusedError."""
     sealer = DataSealer(credentials.machine_key)
     params = sealer.seal({"agent": agent, "fresh": True})
     request = {"method": f"{credentials.machine_id}:{SPAWN_METHOD}", "params": params}
@@ -29,10 +29,10 @@ async def request_renewal(credentials: RelayCredentials, agent: str) -> str:
         finally:
             listening.cancel()
             await asyncio.wait([listening])
-    told = answer if isinstance(answer, dict) else {}
-    result = sealer.open(str(told.get("result", "")))
-    if not told.get("ok") or not isinstance(result, dict):
-        reason = told.get("error") or "its answer cannot be opened"
+    reply = answer if isinstance(answer, dict) else {}
+    result = sealer.open(str(reply.get("result", "")))
+    if not reply.get("ok") or not isinstance(result, dict):
+        reason = reply.get("error") or "its answer cannot be opened"
         raise WebGatewayError(f"no gateway answers: {reason}; see that `crabtalk-web gateway` runs")
     if result.get("type") != "success":
         raise WebGatewayError(str(result.get("errorMessage") or "the gateway refused"))
@@ -40,8 +40,8 @@ async def request_renewal(credentials: RelayCredentials, agent: str) -> str:
 
 
 def ignore_event(name: str, payload: Any) -> None:
-    """Whatever happens elsewhere is for others."""
+    """Events are not needed here."""
 
 
 async def refuse_call(method: str, params: str) -> None:
-    """It registers nothing, so nobody calls."""
+    """Never called, because no method is registered."""

@@ -1,9 +1,9 @@
-"""Replay protection: which messages of devices a gateway acts on, and why not on the others.
+"""Replay protection: which device messages a gateway acts on, and why it refuses the others.
 
-Pure. A `Memory` is part of a conversation's book, so what it knows is on disk together with the
-message it was learned from. Messages of one chain are taken in their order, each once, none left
-out; a chain with a fault in it is over, and its device begins another one. Messages without a
-chain are taken once each, as far back as hashes are remembered.
+Pure. A `ReplayGuard` is part of a conversation's state, so its knowledge is on disk together with
+the message it came from. Messages of one chain are accepted in order, each once, without gaps. A
+chain with a fault is closed, and its device begins another one. Messages without a chain are
+accepted once each, as far back as hashes are remembered.
 """
 
 from collections import OrderedDict
@@ -14,11 +14,11 @@ import msgspec
 
 from crabtalk_web.stream import ChainLink
 
-# Sealed messages of which it is remembered that they came.
+# Hashes of sealed messages that are remembered.
 MAX_SEEN = 2000
-# Chains of a session. They are never forgotten: a forgotten one could be played again.
+# Chains of a session. They are never forgotten, because a forgotten one could be replayed.
 MAX_CHAINS = 1000
-# Kinds of clients without a chain that are named.
+# Names of clients without a chain that are remembered.
 MAX_CLIENTS = 16
 MAX_CLIENT_NAME = 40
 
@@ -26,10 +26,10 @@ RefusalReason = Literal["repeat", "old", "gap", "fork", "closed", "session", "fu
 
 
 class MessageMark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is remembered of a message that was looked at.
+    """The part of a handled message that is remembered.
 
-    `hash` is that of its sealed bytes, in base64; `local` is how its sender named it. `client` is
-    what a client without a chain calls itself.
+    `hash` is the hash of its sealed bytes, in base64; `local` is the sender's local id. `client` is
+    the name of a client that does not use a chain.
     """
 
     hash: str
@@ -40,7 +40,7 @@ class MessageMark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChainHead(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
-    """The last message of a chain that was taken."""
+    """The last accepted message of a chain."""
 
     session: str
     chain: str
@@ -51,7 +51,7 @@ class ChainHead(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True
 
 
 class ReplayGuardState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All of a memory, as a journal keeps it."""
+    """The whole guard, as the journal stores it."""
 
     heads: tuple[ChainHead, ...] = ()
     seen: tuple[tuple[str, str], ...] = ()
@@ -68,7 +68,7 @@ class ReplayGuard:
         self.refused = state.refused
 
     def find_refusal_reason(self, mark: MessageMark, session: str) -> RefusalReason | None:
-        """Why a message is not to be acted on; None for one that is."""
+        """Return why a message must not be acted on; None if it may."""
         if mark.hash in self._seen:
             return "repeat"
         chain = mark.chain
@@ -93,11 +93,11 @@ class ReplayGuard:
         return None if chain.counter == 1 else "gap"
 
     def is_redelivery(self, mark: MessageMark) -> bool:
-        """Whether a repeat is the very same message under its own name, delivered again."""
+        """Return whether a repeat has the same local id, so that it is an ordinary redelivery."""
         return bool(mark.local) and self._seen.get(mark.hash) == mark.local
 
     def apply(self, mark: MessageMark, session: str) -> None:
-        """A message was looked at, and taken unless the mark has a reason."""
+        """A message was handled, and accepted unless the mark has a reason."""
         if mark.reason:
             self.refused += 1
         # A refused message of a chain stays refused by its chain. If its hash were added, a relay
@@ -123,22 +123,22 @@ class ReplayGuard:
                 session, chain.chain, chain.device, chain.counter, mark.hash
             )
         elif mark.reason in ("gap", "fork"):
-            # What is missing may come later, and its successor was refused already: the order is
-            # lost for good.
+            # The missing message may come later, but its successor was refused already, so the
+            # order cannot be restored.
             if head is not None:
                 self._heads[key] = msgspec.structs.replace(head, is_closed=True)
             elif len(self._heads) < MAX_CHAINS:
                 self._heads[key] = ChainHead(session, chain.chain, chain.device, 0, "", True)
 
     def learn_marks(self, marks: Iterable[MessageMark], session: str) -> None:
-        """Messages that were acted on before there was this memory, in their order. Nothing is
-        judged: of each chain the last message counts."""
+        """Add messages that were acted on before this guard existed, in their order. They are not
+        checked; the last message of each chain becomes its head."""
         for mark in marks:
             self.apply(mark, session)
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes in a journal."""
+        """The approximate size in a journal, in bytes."""
         return 100 * len(self._seen) + 200 * len(self._heads)
 
     def to_state(self) -> ReplayGuardState:

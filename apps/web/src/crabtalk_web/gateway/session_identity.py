@@ -1,6 +1,6 @@
-"""Identity: a conversation as a session. Its tag, its key and its sealer, all of them derived.
+"""The identity of a conversation as a session. Tag, key and sealer are all derived.
 
-A gateway that loses everything but its credentials finds its sessions again, and can read them.
+A gateway that has lost everything but its credentials still finds its sessions and can read them.
 """
 
 import hmac
@@ -23,7 +23,7 @@ class SessionIdentity:
     sender: str
     generation: int
     tag: str
-    data_key: str  # for the account's devices alone
+    data_key: str  # only the account's devices can open it
     sealer: DataSealer
     blob_key: bytes
 
@@ -44,6 +44,6 @@ def derive_identity(
 
 
 def derive_tag(tag_key: bytes, agent: str, sender: str, generation: int) -> str:
-    """A relay reads tags, so nobody's name is in them."""
-    named = "\0".join((agent, sender, str(generation)))
-    return hmac.digest(tag_key, named.encode(errors="replace"), "sha256").hex()
+    """A relay can read tags, so they contain no names."""
+    joined = "\0".join((agent, sender, str(generation)))
+    return hmac.digest(tag_key, joined.encode(errors="replace"), "sha256").hex()

@@ -1,4 +1,4 @@
-"""Metadata: what a session and its machine say of themselves. Sealed before anybody gets it."""
+"""The metadata of sessions and machines. It is sealed before it is sent."""
 
 import os
 import platform
@@ -14,10 +14,10 @@ from .credentials import RelayCredentials
 from .errors import WebGatewayError
 from .relay_http import MAX_FILE_BYTES
 
-# Models, and skills, that are told of.
+# Models and skills that are listed.
 MAX_LISTED = 200
 
-# What devices are told of each mode.
+# What devices show for each mode.
 MODES = {
     "plan": "Reads only. Nothing is changed, and no other command runs.",
     "ask": "Reads and harmless commands run. Edits and other commands ask you first.",
@@ -28,7 +28,7 @@ MODES = {
 
 @dataclass(frozen=True, slots=True)
 class DaemonInfo:
-    """What the daemon offers, as far as devices care."""
+    """The parts of the daemon's state that devices show."""
 
     models: tuple[str, ...] = ()
     active_model: str = ""
@@ -40,11 +40,11 @@ def build_session_metadata(
     title: str,
     credentials: RelayCredentials,
     directory: Path,
-    surroundings: DaemonInfo,
+    daemon_info: DaemonInfo,
     methods: Sequence[str],
 ) -> dict[str, Any]:
-    """`flavor` is left out on purpose: apps then let people attach files."""
-    told: dict[str, Any] = {
+    """`flavor` is left out on purpose, because apps then let people attach files."""
+    metadata: dict[str, Any] = {
         "path": str(directory),
         "host": socket.gethostname(),
         "name": agent,
@@ -55,18 +55,18 @@ def build_session_metadata(
         "startedBy": "daemon",
         "startedFromDaemon": True,
         "hostPid": os.getpid(),
-        "slashCommands": list(surroundings.skills[:MAX_LISTED]),
-        "models": [{"code": name, "value": name} for name in surroundings.models[:MAX_LISTED]],
-        "currentModelCode": surroundings.active_model,
+        "slashCommands": list(daemon_info.skills[:MAX_LISTED]),
+        "models": [{"code": name, "value": name} for name in daemon_info.models[:MAX_LISTED]],
+        "currentModelCode": daemon_info.active_model,
         **build_capabilities(methods),
     }
     if title:
-        told["summary"] = {"text": title, "updatedAt": 0}
-    return told
+        metadata["summary"] = {"text": title, "updatedAt": 0}
+    return metadata
 
 
 def build_capabilities(methods: Sequence[str]) -> dict[str, Any]:
-    """Apps that read this show what there is, and hide shells and folders, which there are not."""
+    """Apps that read this hide shells and folders, which this gateway does not offer."""
     return {
         "client": {"id": "rig", "name": "crabtalk", "version": __version__},
         "rigMetadataVersion": 1,
@@ -86,13 +86,17 @@ def build_capabilities(methods: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def merge_metadata(there: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """What others put there stays; what is ours is as we say, and a title keeps its time."""
-    told = {**there, **ours}
-    old, new = there.get("summary"), ours.get("summary")
-    if isinstance(old, dict) and isinstance(new, dict) and old.get("text") == new.get("text"):
-        told["summary"] = old
-    return told
+def merge_metadata(current: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Keep the values of others, replace ours, and keep the time of an unchanged title."""
+    metadata = {**current, **new}
+    old_summary, new_summary = current.get("summary"), new.get("summary")
+    if (
+        isinstance(old_summary, dict)
+        and isinstance(new_summary, dict)
+        and old_summary.get("text") == new_summary.get("text")
+    ):
+        metadata["summary"] = old_summary
+    return metadata
 
 
 def build_machine_metadata(directory: Path) -> dict[str, Any]:
@@ -112,7 +116,7 @@ def build_machine_state(started_at: int) -> dict[str, Any]:
 
 
 def build_mode_metadata(mode: str, *, is_set: bool) -> dict[str, Any]:
-    """Nothing where the mode is not known, so that devices offer no choice they cannot make."""
+    """Empty if the mode is unknown, so that devices offer no choice that would fail."""
     if not mode:
         return {}
     return {
@@ -126,7 +130,8 @@ def build_mode_metadata(mode: str, *, is_set: bool) -> dict[str, Any]:
 
 
 def check_mode(mode: object) -> str:
-    """Raises GatewayError for what is no mode. Empty is one: back to the agent's own."""
+    """Raises WebGatewayError for an unknown mode. Empty is valid: it restores the agent's own
+    mode."""
     if not isinstance(mode, str) or (mode and mode not in MODES):
         raise WebGatewayError(f"there is no such mode; there are {', '.join(MODES)}")
     return mode

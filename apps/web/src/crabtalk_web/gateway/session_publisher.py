@@ -1,4 +1,4 @@
-"""Upkeep: what a session says of itself, kept as it is: its metadata, its state, its presence."""
+"""Publishes a session's metadata, agent state and heartbeats, and keeps them current."""
 
 import asyncio
 from typing import Any
@@ -22,18 +22,18 @@ from .session_metadata import (
 from .session_values import SessionValues
 
 ARCHIVED = "archived"
-# Where a session says which kinds of clients write in it without replay protection.
+# The metadata key for the clients that write without replay protection.
 UNPROTECTED_KEY = "unprotectedClients"
 NOT_IMPLEMENTED = 501
 
 
 class SessionPublisher:
-    """`methods` are the calls that devices may make."""
+    """`methods` are the RPC methods that devices may call."""
 
     def __init__(
         self,
         identity: SessionIdentity,
-        mirror: LogFollower,
+        follower: LogFollower,
         questions: QuestionTracker,
         credentials: RelayCredentials,
         config: GatewayConfig,
@@ -44,7 +44,7 @@ class SessionPublisher:
         self.is_open = asyncio.Event()  # the session exists at the relay
         self.is_archived = False
         self._identity = identity
-        self._follower = mirror
+        self._follower = follower
         self._questions = questions
         self._credentials = credentials
         self._config = config
@@ -52,11 +52,11 @@ class SessionPublisher:
         self._client: Client | None = None
         self._socket: RelaySocket | None = None
         self._title = ""
-        self._mode = ""  # empty: not known
-        self._is_mode_set = False  # for this conversation, and not by the agent's file
-        self._is_mode_stale = False  # it was changed since it was asked for
+        self._mode = ""  # empty: unknown
+        self._is_mode_set = False  # set for this conversation, and not by the agent's file
+        self._is_mode_stale = False  # changed since it was fetched
         self._published_mode = ""
-        self._has_modes = True  # the daemon knows them, as far as anybody has heard
+        self._has_modes = True  # False once the daemon has said that it has no modes
         self._wakeup = asyncio.Event()
 
     def wake(self) -> None:
@@ -83,12 +83,13 @@ class SessionPublisher:
             self.wake()
 
     def refresh_mode(self) -> None:
-        """Somebody changed it. The daemon knows as well whether it is the agent's own again."""
+        """Fetch the mode, because another client changed it. Only the daemon knows whether the
+        agent's own mode is active again."""
         self._is_mode_stale = True
         self.wake()
 
     async def run(self) -> None:
-        """Until cancelled; whatever may have changed is then told by the next process."""
+        """Run until cancelled; the next process publishes pending changes."""
         was_thinking = False
         while True:
             await self._wakeup.wait()
@@ -100,27 +101,27 @@ class SessionPublisher:
                 if self._follower.is_turn_open != was_thinking:
                     was_thinking = self._follower.is_turn_open
                     await self.send_heartbeat(socket)
-                if not self._follower.is_behind:  # else it is not yet known what is being asked
+                if not self._follower.is_behind:  # before that the pending questions are not known
                     await self.values.change_value("agentState", self._questions.build_state)
                 if not was_thinking or not self._mode or self._is_mode_stale:
                     await self._fetch_mode()
                 if not was_thinking or self._mode != self._published_mode:
                     await self.publish_metadata()
             except RelayUnavailableError:
-                pass  # the next connection brings the next try
+                pass  # the next connection tries again
 
-    async def publish_metadata(self, **rest: Any) -> bool:
-        """Says what it is, and `rest`. False when nobody could be told."""
+    async def publish_metadata(self, **extra: Any) -> bool:
+        """Publish the metadata together with `rest`. Return False if the relay did not take it."""
         mode = self._mode
-        is_told = await self.values.change_value(
-            "metadata", lambda there: {**merge_metadata(there, self.build_metadata()), **rest}
+        is_published = await self.values.change_value(
+            "metadata", lambda current: {**merge_metadata(current, self.build_metadata()), **extra}
         )
-        if is_told:
+        if is_published:
             self._published_mode = mode
-        return is_told
+        return is_published
 
     def build_metadata(self) -> dict[str, Any]:
-        told = build_session_metadata(
+        metadata = build_session_metadata(
             self._identity.agent,
             self._title,
             self._credentials,
@@ -128,11 +129,11 @@ class SessionPublisher:
             self.daemon_info,
             self._methods,
         )
-        memory = self._follower.state.replay_guard
-        if memory is not None and memory.clients:
-            told[UNPROTECTED_KEY] = sorted(memory.clients)
+        guard = self._follower.state.replay_guard
+        if guard is not None and guard.clients:
+            metadata[UNPROTECTED_KEY] = sorted(guard.clients)
         return {
-            **told,
+            **metadata,
             **build_mode_metadata(self._mode, is_set=self._is_mode_set),
             "lifecycleState": ARCHIVED if self.is_archived else "running",
         }
@@ -141,25 +142,25 @@ class SessionPublisher:
         session = self._follower.state.session
         if self.is_archived or not session:
             return
-        told = {
+        metadata = {
             "sid": session,
             "time": now_ms(),
             "thinking": self._follower.is_turn_open,
             "mode": "remote",
         }
-        await socket.emit("session-alive", told)
+        await socket.emit("session-alive", metadata)
 
     async def _fetch_mode(self) -> None:
-        """A daemon that knows no modes says so once, and is not asked again."""
+        """A daemon without modes says so once and is not asked again."""
         client, identity = self._client, self._identity
         if client is None or not self._has_modes:
             return
         self._is_mode_stale = False
         try:
-            told = await client.set_mode(identity.agent, sender=identity.sender)
+            metadata = await client.set_mode(identity.agent, sender=identity.sender)
         except ServerError as error:
             self._has_modes = error.code != NOT_IMPLEMENTED
         except DAEMON_AWAY_ERRORS:
             pass
         else:
-            self.update_mode(told.mode, is_set=told.is_set)
+            self.update_mode(metadata.mode, is_set=metadata.is_set)

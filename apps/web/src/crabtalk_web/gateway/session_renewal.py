@@ -1,7 +1,7 @@
-"""Renewal: a conversation goes on in another session, with another tag and another key.
+"""Renews a session: the conversation continues in another session, with another tag and key.
 
-The old session has all that belongs to it by then, is put away for good, and says which one goes
-on: so a gateway that has lost its journal finds the way as well.
+The old session gets all its messages, is archived for good, and names its successor, so that a
+gateway without its journal finds the way as well.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from .relay_http import RelayHttp
 from .session_identity import SessionIdentity, derive_identity
 from .session_publisher import SessionPublisher
 
-# How long what is on its way may take to be at the relay. Seconds.
+# Seconds that pending envelopes and files may take to reach the relay.
 SETTLE_WITHIN = 10.0
-# Where a session says which generation goes on, and which session that is.
+# The metadata keys for the successor's generation and session id.
 GENERATION_KEY, SUCCESSOR_KEY = "continuedAs", "continuedBy"
 
 
 class SessionRenewal:
-    """`take_leave` says goodbye at the relay's socket."""
+    """`unregister_session` unregisters the session at the relay's socket."""
 
     def __init__(
         self,
@@ -33,35 +33,37 @@ class SessionRenewal:
         journal: ConversationJournal,
         relay: RelayHttp,
         credentials: RelayCredentials,
-        mirror: LogFollower,
+        follower: LogFollower,
         inbox: Inbox,
-        upkeep: SessionPublisher,
-        take_leave: Callable[[], Awaitable[None]],
+        publisher: SessionPublisher,
+        unregister_session: Callable[[], Awaitable[None]],
     ) -> None:
         self.is_done = asyncio.Event()
         self._identity = identity
         self._journal = journal
         self._relay = relay
         self._credentials = credentials
-        self._follower = mirror
+        self._follower = follower
         self._inbox = inbox
-        self._publisher = upkeep
-        self._unregister_session = take_leave
+        self._publisher = publisher
+        self._unregister_session = unregister_session
         self._lock = asyncio.Lock()
         self._sent = asyncio.Event()
 
     def on_sent(self) -> None:
-        """Something is at the relay."""
+        """Envelopes have reached the relay."""
         self._sent.set()
 
     async def renew_cleared(self) -> None:
-        """The conversation was cleared: what is said from now on is another. Raises as below."""
+        """Renew after the conversation was cleared: later messages belong to a new conversation.
+        Raises what `renew` raises."""
         if not self._lock.locked():
             await self.renew(is_cleared=True)
 
     async def renew(self, *, is_cleared: bool = False) -> str:
-        """The id of the session that goes on. Raises GatewayError, RelayAwayError and
-        RelayRefusedError; then the old one does. Cancelled, one of the two."""
+        """Return the id of the new session. Raises WebGatewayError, RelayUnavailableError and
+        RelayRefusedError; the old session then continues. After cancellation, either of the two
+        does."""
         async with self._lock:
             if self.is_done.is_set() or not self._journal.state.session:
                 raise WebGatewayError("another session is about to begin; try again")
@@ -74,10 +76,10 @@ class SessionRenewal:
             await self._continue_as(generation, is_cleared=is_cleared)
             return successor
 
-    async def _archive_old_session(self, told: dict[str, Any]) -> None:
+    async def _archive_old_session(self, metadata: dict[str, Any]) -> None:
         self._publisher.is_archived = True
         try:
-            await self._publish_metadata(told)
+            await self._publish_metadata(metadata)
             await self._inbox.catch_up()
             await self._unregister_session()
         except BaseException:
@@ -85,39 +87,40 @@ class SessionRenewal:
             self._publisher.wake()
             raise
 
-    async def _publish_metadata(self, told: dict[str, Any]) -> None:
-        if not await self._publisher.publish_metadata(**told):
+    async def _publish_metadata(self, metadata: dict[str, Any]) -> None:
+        if not await self._publisher.publish_metadata(**metadata):
             raise RelayUnavailableError("the relay does not take the session's metadata; try again")
 
     async def follow_successor(self, metadata: dict[str, Any]) -> bool:
-        """Whether a session says that another goes on, of which the journal knows nothing."""
-        following = metadata.get(GENERATION_KEY)
-        if self._journal.state.session or not isinstance(following, int):
+        """Return whether the session names a successor that the journal does not know, and continue
+        with it."""
+        generation = metadata.get(GENERATION_KEY)
+        if self._journal.state.session or not isinstance(generation, int):
             return False
-        if following <= self._identity.generation:
+        if generation <= self._identity.generation:
             return False
-        await self._continue_as(following)
+        await self._continue_as(generation)
         return True
 
     async def _wait_until_sent(self) -> None:
-        """Until the session has all that belongs to it."""
-        book = self._journal.state
+        """Wait until the session has all its envelopes and files."""
+        state = self._journal.state
         try:
             async with asyncio.timeout(SETTLE_WITHIN):
-                while book.unsent_envelopes or book.due_file is not None:
+                while state.unsent_envelopes or state.due_file is not None:
                     self._sent.clear()
                     await self._sent.wait()
         except TimeoutError:
             raise WebGatewayError("something waits to be sent still; try again later") from None
 
     async def _create_successor(self, generation: int) -> str:
-        """A session of that generation: there is one before the old one is put away."""
+        """Create the session of that generation, before the old one is archived."""
         identity = self._identity
-        following = derive_identity(self._credentials, identity.agent, identity.sender, generation)
-        sealed = following.sealer.seal(
+        successor = derive_identity(self._credentials, identity.agent, identity.sender, generation)
+        sealed = successor.sealer.seal(
             {**self._publisher.build_metadata(), "lifecycleState": "running"}
         )
-        session = await self._relay.open_session(following.tag, sealed, following.data_key)
+        session = await self._relay.open_session(successor.tag, sealed, successor.data_key)
         return str(session["id"])
 
     async def _continue_as(self, generation: int, *, is_cleared: bool = False) -> None:

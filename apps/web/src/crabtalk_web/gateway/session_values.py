@@ -1,7 +1,7 @@
-"""Records: the two values beside a session's messages, its metadata and its agent state.
+"""The two values beside a session's messages: its metadata and its agent state.
 
-Each has a version. Whoever writes says which one it has seen; who comes second sees what the first
-wrote, and writes again on top of it, a few times and no more.
+Each has a version. A writer sends the version it has seen; on a conflict it gets the current value
+and applies its change again, a limited number of times.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class SessionValues:
         self._socket: RelaySocket | None = None
 
     def load(self, session: dict[str, Any]) -> None:
-        """As the relay has it."""
+        """Load the values of a session from the relay."""
         self._session = str(session["id"])
         for name in UPDATE_EVENTS:
             self._store_value(name, session.get(name), session.get(f"{name}Version"))
@@ -41,11 +41,11 @@ class SessionValues:
         self._socket = socket
 
     def handle_update(self, update: dict[str, Any]) -> None:
-        """Somebody has changed one."""
+        """Another client changed a value."""
         for name in UPDATE_EVENTS:
-            told = update.get(name)
-            if isinstance(told, dict):
-                self._store_value(name, told.get("value"), told.get("version"))
+            entry = update.get(name)
+            if isinstance(entry, dict):
+                self._store_value(name, entry.get("value"), entry.get("version"))
 
     def get_value(self, name: ValueName) -> dict[str, Any]:
         return self._values[name]
@@ -53,13 +53,13 @@ class SessionValues:
     def _store_value(self, name: ValueName, sealed: Any, version: Any) -> None:
         if not isinstance(version, int) or version < self._versions[name]:
             return
-        opened = self._identity.sealer.open(sealed) if isinstance(sealed, str) else {}
+        value = self._identity.sealer.open(sealed) if isinstance(sealed, str) else {}
         self._versions[name] = version
-        self._values[name] = opened if isinstance(opened, dict) else {}
+        self._values[name] = value if isinstance(value, dict) else {}
 
     async def change_value(self, name: ValueName, change: ChangeValue) -> bool:
-        """False when it could not be written. `change` gets what is there and gives what should be,
-        or None to leave it."""
+        """Return False if the value could not be written. `change` gets the current value and
+        returns the new one, or None to leave it."""
         async with self._locks[name]:
             for _ in range(MAX_TRIES):
                 value = change(dict(self._values[name]))
@@ -76,12 +76,12 @@ class SessionValues:
     async def _write_value(self, name: ValueName, value: dict[str, Any]) -> bool:
         if self._socket is None or not self._session:
             raise RelayUnavailableError("there is no socket")
-        told = {
+        entry = {
             "sid": self._session,
             name: self._identity.sealer.seal(value),
             "expectedVersion": self._versions[name],
         }
-        answer = await self._socket.request(UPDATE_EVENTS[name], told)
+        answer = await self._socket.request(UPDATE_EVENTS[name], entry)
         if not isinstance(answer, dict):
             raise RelayUnavailableError("the relay answered with nothing that can be understood")
         if answer.get("result") == "success":

@@ -1,25 +1,25 @@
-"""ThumbHash: an image in about 25 bytes, for a placeholder while the image itself is on its way.
+"""ThumbHash: a placeholder of about 25 bytes for an image that is still loading.
 
-A few cosine terms of brightness, of two colour differences and of alpha, each in four bits, behind
-a header of five or six bytes. The format is Evan Wallace's.
+It has a few cosine terms of brightness, of two colour differences and of alpha, each in four bits,
+behind a header of five or six bytes. The format is Evan Wallace's.
 """
 
 import math
 from collections.abc import Sequence
 
-# Larger images say no more, and take long to look at.
+# Larger images take long to process and give no better result.
 MAX_SIDE = 32
 
 Channel = list[float]
 
 
 def compute_thumbhash(width: int, height: int, rgba: bytes) -> bytes:
-    """Of at most 100 by 100 pixels, four bytes each."""
+    """Hash at most 100 by 100 pixels of four bytes each."""
     if not (0 < width <= 100 and 0 < height <= 100) or len(rgba) != 4 * width * height:
         raise ValueError(f"{width} by {height} pixels are not what is hashed here")
     luma, yellow, red, alpha = split_channels(rgba)
     has_alpha = min(alpha) < 1
-    limit = 5 if has_alpha else 7  # alpha takes the room of finer brightness
+    limit = 5 if has_alpha else 7  # alpha takes the space of finer brightness
     across = max(1, round_half_up(limit * width / max(width, height)))
     down = max(1, round_half_up(limit * height / max(width, height)))
     bright = CosineTerms(luma, width, height, max(3, across), max(3, down))
@@ -40,23 +40,26 @@ def compute_thumbhash(width: int, height: int, rgba: bytes) -> bytes:
         | round_half_up(63 * q.scale) << 9
         | is_wide << 15
     )
-    hashed = bytearray(head.to_bytes(3, "little") + tail.to_bytes(2, "little"))
+    thumbhash = bytearray(head.to_bytes(3, "little") + tail.to_bytes(2, "little"))
     if a is not None:
-        hashed.append(round_half_up(15 * a.mean) | round_half_up(15 * a.scale) << 4)
+        thumbhash.append(round_half_up(15 * a.mean) | round_half_up(15 * a.scale) << 4)
     nibbles = [n for terms in (bright, p, q, *([a] if a else [])) for n in terms.nibbles()]
     for low, high in zip(nibbles[::2], [*nibbles[1::2], 0], strict=False):
-        hashed.append(low | high << 4)
-    return bytes(hashed)
+        thumbhash.append(low | high << 4)
+    return bytes(thumbhash)
 
 
 def split_channels(rgba: bytes) -> tuple[Channel, Channel, Channel, Channel]:
-    """Brightness, yellow against blue, red against green, alpha; over the image's own average."""
+    """Return brightness, yellow-blue, red-green and alpha, drawn over the image's average
+    colour."""
     pixels = [
         (rgba[at] / 255, rgba[at + 1] / 255, rgba[at + 2] / 255, rgba[at + 3] / 255)
         for at in range(0, len(rgba), 4)
     ]
-    seen = sum(pixel[3] for pixel in pixels)
-    mean = [sum(p[c] * p[3] for p in pixels) / seen if seen else 0.0 for c in range(3)]
+    total_alpha = sum(pixel[3] for pixel in pixels)
+    mean = [
+        sum(p[c] * p[3] for p in pixels) / total_alpha if total_alpha else 0.0 for c in range(3)
+    ]
     luma, yellow, red, alpha = [], [], [], []
     for pixel in pixels:
         a = pixel[3]
@@ -82,7 +85,8 @@ class CosineTerms:
             for cx in range(nx):
                 if cx * ny >= nx * (ny - cy):
                     break
-                # Pixel by pixel, as everybody sums: in another order, terms next to zero differ.
+                # Sum pixel by pixel, as other implementations do: in another order, terms near zero
+                # differ.
                 term, place, wave = 0.0, 0, waves[cx]
                 for factor in along:
                     for cosine in wave:
@@ -102,5 +106,5 @@ class CosineTerms:
 
 
 def round_half_up(value: float) -> int:
-    """As JavaScript rounds, so that the same image has the same hash everywhere."""
+    """Round as JavaScript does, so that an image has the same hash everywhere."""
     return math.floor(value + 0.5)

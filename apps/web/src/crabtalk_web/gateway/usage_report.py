@@ -1,6 +1,6 @@
-"""Usage: what a run took, as relays count it. They can read it: it is told where that is wanted.
+"""Usage reports in the form that relays count. The relay can read them, so they are optional.
 
-What it costs nobody here knows, and devices see the tokens of each call in the envelopes anyway.
+Costs are not known here, and devices see the tokens of each call in the envelopes anyway.
 """
 
 from typing import Any
@@ -13,20 +13,20 @@ from .session_identity import SessionIdentity
 
 
 def build_usage_report(
-    identity: SessionIdentity, session: str, heard: ReceivedEvent
+    identity: SessionIdentity, session: str, received: ReceivedEvent
 ) -> dict[str, Any] | None:
-    """None but at the end of a run that says what it took. Told again, it counts once."""
-    used = heard.event.usage if isinstance(heard.event, RunEnded) else None
-    if used is None:
+    """Return None unless it is the end of a run with known usage. A repeated report counts once."""
+    usage = received.event.usage if isinstance(received.event, RunEnded) else None
+    if usage is None:
         return None
-    cached = min(used.cached, used.prompt)
+    cached = min(usage.cached, usage.prompt)
     return {
-        "key": derive_id(identity.tag, "usage", heard.run),
+        "key": derive_id(identity.tag, "usage", received.run),
         "sessionId": session,
         "tokens": {
-            "total": used.prompt + used.completion,
-            "input": used.prompt - cached,
-            "output": used.completion,
+            "total": usage.prompt + usage.completion,
+            "input": usage.prompt - cached,
+            "output": usage.completion,
             "cache_creation": 0,
             "cache_read": cached,
         },

@@ -1,4 +1,4 @@
-"""Conversation: one agent's with our sender, and the session that shows it: all its parts."""
+"""One agent's conversation with our sender, the session that shows it, and all their parts."""
 
 import asyncio
 import logging
@@ -63,10 +63,10 @@ class WebConversation:
         self._config = config
         self._client: Client | None = None
         self._socket: RelaySocket | None = None
-        self._must_open = asyncio.Event()  # the session has to be opened
+        self._must_open = asyncio.Event()
         self._must_open.set()
-        self._is_first_open = True  # it was not opened since this process began
-        self._deleted_at = 0  # by a device; what was said before is not wanted any more
+        self._is_first_open = True  # it was not opened since this process started
+        self._deleted_at = 0  # a device deleted the session; older messages must not come back
         self._group: asyncio.TaskGroup | None = None
         self._pending_asks: tuple[OpenAsk, ...] = ()
         self.owner_approvals = OwnerApprovals()
@@ -75,7 +75,7 @@ class WebConversation:
         self.rpc = DeviceRpc(self, receipts)
         self.writer = EnvelopeWriter(identity, journal, config, self._on_changed)
         self.follower = LogFollower(
-            identity, self.writer, backfill=config.backfill, most_bytes=config.journal_bytes
+            identity, self.writer, backfill=config.backfill, max_unsent_bytes=config.journal_bytes
         )
         self.follower.on_cleared = self._on_cleared
         self.follower.set_title_listener(self._on_title_changed)
@@ -114,11 +114,11 @@ class WebConversation:
         return self.journal.state.session
 
     async def run(self) -> None:
-        """Until cancelled, or until another session is to go on from its journal, which is whole
-        and closed then."""
+        """Run until cancelled, or until another session continues from its journal, which is then
+        complete and closed."""
         try:
             async with asyncio.TaskGroup() as self._group:
-                parts = [
+                services = [
                     self._keep_session_open(),
                     self.follower.run(),
                     self.outbox.run(),
@@ -127,7 +127,7 @@ class WebConversation:
                     self.file_sender.run(),
                     self.publisher.run(),
                 ]
-                tasks = [self._group.create_task(part) for part in parts]
+                tasks = [self._group.create_task(part) for part in services]
                 await self.renewal.is_done.wait()
                 for task in tasks:
                     task.cancel()
@@ -149,23 +149,23 @@ class WebConversation:
         self.delivery.set_client(None)
         self.publisher.set_client(None)
 
-    def handle_event(self, heard: ReceivedEvent) -> None:
+    def handle_event(self, received: ReceivedEvent) -> None:
         if self._config.report_usage and self._socket is not None and self.session:
-            report = build_usage_report(self.identity, self.session, heard)
+            report = build_usage_report(self.identity, self.session, received)
             if report is not None:
                 self._spawn(self._send_usage_report(self._socket, report))
-        self.follower.queue_event(heard)
+        self.follower.queue_event(received)
 
-    def handle_owner_approval_event(self, heard: ReceivedEvent) -> None:
-        """An approval for somebody else's run with this agent, or the end of one."""
-        if self.owner_approvals.handle_event(heard):
+    def handle_owner_approval_event(self, received: ReceivedEvent) -> None:
+        """Handle an approval for another sender's run with this agent, or the end of such a run."""
+        if self.owner_approvals.handle_event(received):
             self.writer.notify_changed()
 
     async def _send_usage_report(self, socket: RelaySocket, report: dict[str, Any]) -> None:
         await socket.request("usage-report", report)
 
     def _on_changed(self, envelopes: Sequence[Envelope]) -> None:
-        """Something was said, or asked, or only a word more than before."""
+        """Called after every change: envelopes, questions, or just more text."""
         self.live_text.update(envelopes, self.writer.growing_text)
         asks = (*self.follower.pending_asks, *self.owner_approvals.pending_asks)
         was_asking, self._pending_asks = self._pending_asks, asks
@@ -196,7 +196,7 @@ class WebConversation:
         while True:
             await self._must_open.wait()
             if self._deleted_at and not self.journal.state.unsent_envelopes:
-                await asyncio.sleep(1)  # whoever deleted it does not want an empty one back
+                await asyncio.sleep(1)  # the person who deleted it does not want an empty one back
                 continue
             try:
                 await self._open_session()
@@ -208,18 +208,18 @@ class WebConversation:
     async def _open_session(self) -> None:
         sealed = self.identity.sealer.seal(self.publisher.build_metadata())
         session = await self._relay.open_session(self.identity.tag, sealed, self.identity.data_key)
-        opened = str(session["id"])
+        session_id = str(session["id"])
         self.publisher.values.load(session)
-        if opened != self.session:
+        if session_id != self.session:
             if await self.renewal.follow_successor(self.publisher.values.get_value("metadata")):
                 return
-            await self._begin_session(opened, is_old=bool(session.get("seq")))
+            await self._begin_session(session_id, is_old=bool(session.get("seq")))
         elif self._is_first_open:
-            # A former process has put it away, and no word has come since.
+            # A previous process archived it, and no message has come since.
             state = self.publisher.values.get_value("metadata").get("lifecycleState")
             self.publisher.is_archived = state == ARCHIVED and not self.follower.is_turn_open
         if self.journal.state.replay_guard is None:
-            await self.inbox.learn_history(opened, self.journal.state.relay_cursor)
+            await self.inbox.learn_history(session_id, self.journal.state.relay_cursor)
         self._is_first_open = False
         self._deleted_at = 0
         self._must_open.clear()
@@ -231,12 +231,12 @@ class WebConversation:
         self.publisher.wake()
 
     async def _begin_session(self, session: str, *, is_old: bool) -> None:
-        """A session that this journal knows nothing of."""
+        """Begin a session that is not in this journal."""
         identity, is_first = self.identity, not self.session
         cursor, through = 0, self._deleted_at
         if is_first and is_old:
-            # It is ours, and older than our memory: what it has, devices were told, and what they
-            # said since then was not heard.
+            # The session is older than this journal: devices have its messages, and messages they
+            # sent since then were not received.
             cursor = self.inbox.find_last_gateway_seq(await self._relay.fetch_latest(session))
             through = now_ms()
         self.journal.append(
@@ -248,7 +248,7 @@ class WebConversation:
         self.follower.on_session_begun(anew=not is_first)
 
     def _on_inbound(self) -> None:
-        """A device has said something."""
+        """A device sent a message."""
         self.delivery.wake()
         self.publisher.wake()
 
@@ -266,7 +266,7 @@ class WebConversation:
         self.publisher.set_socket(socket)
         if socket is not None and not self._must_open.is_set():
             await self._register_methods(socket)
-            self.inbox.request_fetch()  # what was said while there was no socket
+            self.inbox.request_fetch()  # messages that came while there was no socket
 
     async def _register_methods(self, socket: RelaySocket) -> None:
         for name in self.rpc.method_names:
@@ -323,16 +323,17 @@ class WebConversation:
         return is_first
 
     async def set_mode(self, mode: str) -> dict[str, Any]:
-        """Changes how much the agent may do without asking, in this conversation."""
+        """Change how much the agent may do without asking, in this conversation."""
         if self._client is None:
             raise WebGatewayError("the daemon cannot be reached; try again")
         identity = self.identity
-        told = await self._client.set_mode(identity.agent, mode, sender=identity.sender)
-        self.publisher.update_mode(told.mode, is_set=told.is_set)
-        return {"mode": told.mode, "isSet": told.is_set}
+        result = await self._client.set_mode(identity.agent, mode, sender=identity.sender)
+        self.publisher.update_mode(result.mode, is_set=result.is_set)
+        return {"mode": result.mode, "isSet": result.is_set}
 
     async def archive_session(self) -> None:
-        """The session is put away. The conversation stays, and the next word opens it again."""
+        """Archive the session. The conversation stays, and the next message opens the session
+        again."""
         self.publisher.is_archived = True
         if self._client is not None:
             await self.abort()
@@ -341,13 +342,13 @@ class WebConversation:
             await self.send_session_end(self._socket)
 
     def unarchive_session(self) -> None:
-        """One that was put away."""
+        """Open an archived session again."""
         if self.publisher.is_archived:
             self.publisher.is_archived = False
-            self._on_session_lost()  # a relay listens to it again once it was opened again
+            self._on_session_lost()  # a relay accepts heartbeats again after it was opened
 
     async def unregister_session(self) -> None:
-        """Nobody answers for this session any longer."""
+        """Tell the relay that this session is no longer served."""
         if self._socket is not None:
             for name in self.rpc.method_names:
                 method = f"{self.session}:{name}"
@@ -356,7 +357,7 @@ class WebConversation:
 
 
 async def log_failures(work: Coroutine[Any, Any, None]) -> None:
-    """What is done on the side must not end all else."""
+    """A background task must not end everything else."""
     try:
         await work
     except (

@@ -1,7 +1,7 @@
-"""Store: the folder `web` in the home, and nobody's but its owner's.
+"""The folder `web` in the home, readable only by its owner.
 
-What the gateway must not lose is in `journal/`, which calls it has carried out in `receipts`, who
-it is in `credentials.json`, and a relay that runs beside it keeps its own things in `relay/`.
+`journal/` has the state that must survive, `receipts` the handled calls, `credentials.json` the
+machine's identity, and `relay/` the data of a relay that runs beside the gateway.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class WebFolder:
         return self.home / "config" / "web.toml"
 
     def prepare(self) -> None:
-        """Raises GatewayError."""
+        """Raises WebGatewayError."""
         try:
             for directory in (self.directory, self.journal_folder):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""Gateway: a client of the daemon and of a relay, and between them every conversation of a sender.
+"""The gateway: connects the conversations of one sender at the daemon with their sessions at a
+relay.
 
-Either may be away at any time, and this process may be killed at any time: what it has to remember
-is in the journals.
+Either side may be away at any time, and this process may be killed at any time: all state that must
+survive is in the journals.
 """
 
 import asyncio
@@ -28,14 +29,14 @@ from .session_metadata import DaemonInfo
 from .web_conversation import WebConversation
 from .web_folder import WebFolder
 
-# Seconds. A daemon that is away for longer has its turns closed; between two looks for what nobody
-# has told us.
+# In seconds: how long the daemon may be away before its turns are closed; how often missed messages
+# are looked for.
 GRACE = 5.0
 AUDIT_EVERY = 30.0
 FEED_SETTLE_TIME = 0.05
 RESTART_AFTER = 5.0
 OWNER, USER = "owner", "user"
-# What the daemon has to offer.
+# Features that the daemon must have.
 REQUIRED_FEATURES = frozenset({"keys", "attach", "records"})
 NOT_IMPLEMENTED = 501
 
@@ -64,17 +65,18 @@ class WebGateway:
         self._relay_connection = RelayConnection(
             credentials, self._relay, self._store, self._receipts, self._conversations.values
         )
-        self._owner_approvals: dict[str, OwnerApprovals] = {}  # by agent; conversations come and go
-        self._is_owner = False  # whether devices speak for the owner of the daemon
+        # by agent; it outlives the conversations
+        self._owner_approvals: dict[str, OwnerApprovals] = {}
+        self._is_owner = False  # devices speak for the owner of the daemon
         self._resolver = ConversationResolver()
         self._daemon_info = DaemonInfo()
         self._client: Client | None = None
         self._disconnected_at = time.monotonic()
-        self.is_following = asyncio.Event()  # the daemon's feed
-        self.is_connected = self._relay_connection.is_connected  # to the relay's socket
+        self.is_following = asyncio.Event()  # connected to the daemon's feed
+        self.is_connected = self._relay_connection.is_connected  # connected to the relay's socket
 
     async def run(self) -> None:
-        """Until cancelled. Raises GatewayError when the home cannot be used."""
+        """Run until cancelled. Raises WebGatewayError if the home cannot be used."""
         self._store.prepare()
         try:
             self._receipts.open()
@@ -90,54 +92,59 @@ class WebGateway:
             self._group.create_task(self._audit_conversations())
 
     def statistics(self) -> dict[str, int]:
-        books = [each.journal.state for each in self._conversations.values()]
+        states = [conversation.journal.state for conversation in self._conversations.values()]
         return {
-            "conversations": len(books),
-            "unsent": sum(len(book.unsent_envelopes) for book in books),
-            "waiting": sum(len(book.inbound) for book in books),
-            "behind": sum(each.follower.is_behind for each in self._conversations.values()),
+            "conversations": len(states),
+            "unsent": sum(len(state.unsent_envelopes) for state in states),
+            "waiting": sum(len(state.inbound) for state in states),
+            "behind": sum(
+                conversation.follower.is_behind for conversation in self._conversations.values()
+            ),
         }
 
     # ── Conversations ───────────────────────────────────────────────────────────────────────
 
     def _open_journals(self) -> None:
-        """What a former process left: it has to go to the relay, be the daemon there or not."""
+        """Open the journals of earlier processes: their envelopes must reach the relay even without
+        the daemon."""
         for path in sorted(self._store.journal_folder.glob("*.jsonl")):
             journal = ConversationJournal(path)
             journal.open()
-            book = journal.state
-            if book.sender == self._config.sender and book.agent not in self._conversations:
-                self._add_conversation(book.agent, journal)
+            state = journal.state
+            if state.sender == self._config.sender and state.agent not in self._conversations:
+                self._add_conversation(state.agent, journal)
             else:
                 journal.close()
 
     def _get_conversation(self, agent: str) -> WebConversation:
-        found = self._conversations.get(agent)
-        if found is None:
+        conversation = self._conversations.get(agent)
+        if conversation is None:
             identity = derive_identity(self._credentials, agent, self._config.sender)
             journal = ConversationJournal(self._store.journal_folder / f"{identity.tag}.jsonl")
             journal.open()
-            found = self._add_conversation(agent, journal)
+            conversation = self._add_conversation(agent, journal)
             if self._client is not None:
-                found.on_daemon_connected(self._client)
-            self._group.create_task(self._relay_connection.announce_conversation(found))
-        return found
+                conversation.on_daemon_connected(self._client)
+            self._group.create_task(self._relay_connection.announce_conversation(conversation))
+        return conversation
 
     def _add_conversation(self, agent: str, journal: ConversationJournal) -> WebConversation:
         generation = journal.state.generation
         identity = derive_identity(self._credentials, agent, self._config.sender, generation)
-        added = WebConversation(
+        conversation = WebConversation(
             identity, journal, self._relay, self._credentials, self._config, self._receipts
         )
-        added.publisher.daemon_info = self._daemon_info
-        added.owner_approvals = self._owner_approvals.setdefault(agent, added.owner_approvals)
-        self._conversations[agent] = added
-        self._group.create_task(self._run_conversation(added))
-        return added
+        conversation.publisher.daemon_info = self._daemon_info
+        conversation.owner_approvals = self._owner_approvals.setdefault(
+            agent, conversation.owner_approvals
+        )
+        self._conversations[agent] = conversation
+        self._group.create_task(self._run_conversation(conversation))
+        return conversation
 
     async def _run_conversation(self, conversation: WebConversation) -> None:
-        """One that fails, or that another session shows from now on, is begun anew from its
-        journal, and takes no other along."""
+        """Run a conversation. If it fails, or another session continues it, start it again from its
+        journal without affecting the others."""
         agent = conversation.identity.agent
         try:
             await conversation.run()
@@ -155,7 +162,7 @@ class WebGateway:
         backoff = RetryBackoff(longest=5.0)
         while True:
             try:
-                # Everybody here starts anew with the next connection.
+                # All parts start again with the next connection.
                 daemon = connect(home=self._home, client="web", reconnect_timeout=0)
                 async with daemon as client:
                     await self._read_feed(client, backoff)
@@ -166,33 +173,34 @@ class WebGateway:
                 self._on_daemon_disconnected()
             await backoff.wait()
             if time.monotonic() - self._disconnected_at > self._grace:
-                for each in self._conversations.values():
-                    if each.follower.is_turn_open:
-                        each.writer.close_lost_turn()
+                for conversation in self._conversations.values():
+                    if conversation.follower.is_turn_open:
+                        conversation.writer.close_lost_turn()
 
     def _on_daemon_disconnected(self) -> None:
         self.is_following.clear()
         if self._client is not None:
             self._disconnected_at = time.monotonic()
             self._client = None
-            for each in self._conversations.values():
-                each.on_daemon_disconnected()
+            for conversation in self._conversations.values():
+                conversation.on_daemon_disconnected()
 
     async def _read_feed(self, client: Client, backoff: RetryBackoff) -> None:
-        """One feed of everything: delegated runs have senders of their own."""
+        """Read the feed of all senders, because delegated runs have senders of their own."""
         async with aclosing(client.subscribe_events(all_kinds=True)) as feed:
-            coming = asyncio.ensure_future(anext(feed))
+            next_message = asyncio.ensure_future(anext(feed))
             try:
-                await asyncio.sleep(FEED_SETTLE_TIME)  # nothing says when a feed has begun
+                # the daemon does not say when a feed has begun
+                await asyncio.sleep(FEED_SETTLE_TIME)
                 await self._load_daemon_info(client)
                 backoff.reset()
                 while True:
-                    message = await coming
-                    coming = asyncio.ensure_future(anext(feed))
+                    message = await next_message
+                    next_message = asyncio.ensure_future(anext(feed))
                     self._handle_event(message)
             finally:
-                coming.cancel()
-                await asyncio.wait([coming])
+                next_message.cancel()
+                await asyncio.wait([next_message])
 
     async def _load_daemon_info(self, client: Client) -> None:
         await check_features(client)
@@ -208,23 +216,25 @@ class WebGateway:
         self._is_owner = await speaks_for_owner(
             client, self._config.sender, [agent.name for agent in agents]
         )
-        names = {one.agent for one in stored}
+        names = {stored_conversation.agent for stored_conversation in stored}
         if self._config.announce_agents:
             names |= {agent.name for agent in agents}
         self._client = client
-        for each in self._conversations.values():
-            each.publisher.daemon_info = self._daemon_info
-            each.on_daemon_connected(client)
+        for conversation in self._conversations.values():
+            conversation.publisher.daemon_info = self._daemon_info
+            conversation.on_daemon_connected(client)
         for name in sorted(names):
             self._get_conversation(name)
-        for one in stored:
-            self._conversations[one.agent].publisher.set_title(one.title)
+        for stored_conversation in stored:
+            self._conversations[stored_conversation.agent].publisher.set_title(
+                stored_conversation.title
+            )
         self.is_following.set()
 
     def _handle_event(self, message: wire.AgentEventMsg) -> None:
         if message.missed:
-            for each in self._conversations.values():
-                each.follower.mark_missed_events()
+            for conversation in self._conversations.values():
+                conversation.follower.mark_missed_events()
         pair = self._resolver.find_conversation(message)
         if pair is None:
             return
@@ -235,21 +245,21 @@ class WebGateway:
         is_ours = pair[1] == self._config.sender
         if not is_ours and message.kind not in (wire.ASK_USER, wire.TOOLS_COMPLETE, wire.DONE):
             return
-        heard = parse_feed_event(message)
-        if heard is None:
+        received = parse_feed_event(message)
+        if received is None:
             return
         acts_for_us = not is_ours and is_requested_by(message, self._config.sender)
         if is_for_owner(message) or acts_for_us:
             if self._is_owner:
-                self._get_conversation(pair[0]).handle_owner_approval_event(heard)
+                self._get_conversation(pair[0]).handle_owner_approval_event(received)
         elif is_ours:
-            self._get_conversation(pair[0]).handle_event(heard)
+            self._get_conversation(pair[0]).handle_event(received)
         elif message.kind != wire.ASK_USER:
-            for each in self._conversations.values():
-                each.handle_owner_approval_event(heard)
+            for conversation in self._conversations.values():
+                conversation.handle_owner_approval_event(received)
 
     async def _audit_conversations(self) -> None:
-        """Looks for messages that nobody told us of."""
+        """Look for messages that no event announced."""
         while True:
             await asyncio.sleep(self._audit_every)
             client = self._client
@@ -262,18 +272,23 @@ class WebGateway:
 
     async def _look_for_missed(self, client: Client) -> None:
         stored = (await client.list_conversations(sender=self._config.sender)).conversations
-        counts = {one.agent: one.message_count for one in stored}
-        for one in stored:
-            self._get_conversation(one.agent).publisher.set_title(one.title)
-        for agent, each in list(self._conversations.items()):
-            book = each.journal.state
-            is_gone = agent not in counts and book.log_id
-            if is_gone or counts.get(agent, 0) != book.message_position:
-                each.follower.request_read()
+        counts = {
+            stored_conversation.agent: stored_conversation.message_count
+            for stored_conversation in stored
+        }
+        for stored_conversation in stored:
+            self._get_conversation(stored_conversation.agent).publisher.set_title(
+                stored_conversation.title
+            )
+        for agent, conversation in list(self._conversations.items()):
+            state = conversation.journal.state
+            is_gone = agent not in counts and state.log_id
+            if is_gone or counts.get(agent, 0) != state.message_position:
+                conversation.follower.request_read()
 
 
 async def check_features(client: Client) -> None:
-    """Raises GatewayError for a daemon that is too old."""
+    """Raises WebGatewayError for a daemon that is too old."""
     try:
         features = frozenset((await client.hello()).features)
     except ServerError as error:
@@ -287,9 +302,9 @@ async def check_features(client: Client) -> None:
 
 
 async def speaks_for_owner(client: Client, sender: str, agents: list[str]) -> bool:
-    """Whether this sender is one of the owner's, who answers for other people's runs.
+    """Return whether this sender belongs to the owner, who answers for other senders' runs.
 
-    A gateway that was given a sender with fewer rights must not approve what that sender does.
+    A gateway with a less privileged sender must not approve what that sender does.
     """
     for agent in agents[:1]:
         try:
@@ -306,8 +321,9 @@ def is_for_owner(message: wire.AgentEventMsg) -> bool:
 
 
 def is_requested_by(message: wire.AgentEventMsg, sender: str) -> bool:
-    """An approval of a run that acts in this sender's name elsewhere, such as a scheduled job."""
+    """Return whether it is an approval for a run that acts for this sender elsewhere, such as a
+    scheduled job."""
     if message.kind != wire.ASK_USER:
         return False
     approvals = [q.approval for q in message.ask.questions if q.HasField("approval")]
-    return any(one.requested_by == sender for one in approvals)
+    return any(stored_conversation.requested_by == sender for stored_conversation in approvals)

@@ -1,4 +1,4 @@
-// The page starts here: opens the device that this browser is, and shows the view of the address.
+// The entry point of the page: opens this browser's device, and shows the view of the address.
 
 import { Device } from "./device/device.js";
 import { App } from "./view/app.js";
@@ -6,7 +6,7 @@ import { placeNotices } from "./view/notices.js";
 import { Router, takeFragment } from "./view/router.js";
 import { followTheme } from "./view/theme.js";
 
-// Before anything can fail: a key must not stay in the address.
+// First of all, before anything can fail: a key must not stay in the address.
 const fragment = takeFragment();
 
 followTheme();

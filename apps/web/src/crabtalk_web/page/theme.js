@@ -1,5 +1,5 @@
-// The chosen theme, before anything is drawn: a dark page must not flash white.
-// A classic script, because modules wait until the document is there.
+// Applies the chosen theme before anything is drawn, so that a dark page does not flash white. A
+// classic script, because modules wait for the document.
 
 (() => {
   const chosen = localStorage.getItem("theme");

@@ -1,6 +1,5 @@
-// The only scripts that may be started beside the page, by address.
-// The page's policy lets no other text become a script (Trusted Types); browsers that do not know
-// them get the same answer from the same list.
+// The only scripts that may be started as workers. The page's policy lets no other text become a
+// script (Trusted Types); browsers without Trusted Types use the same list.
 
 const STARTED = new Set(["/worker.js", "/crypto/blob_worker.js"]);
 
@@ -11,7 +10,10 @@ function checked(address) {
 
 const policy = globalThis.trustedTypes?.createPolicy("crabtalk", { createScriptURL: checked });
 
-/** @param {string} address one of those above @returns what a worker may be started from */
+/**
+ * @param {string} address one of those above
+ * @returns the value to start a worker from
+ */
 export function scriptAddress(address) {
   return policy ? policy.createScriptURL(address) : checked(address);
 }

@@ -1,11 +1,11 @@
-// The service worker: keeps the page's own files, so that it opens at once, with or without a
-// connection. It keeps nothing else: what is said goes past it, and is kept sealed by the page.
+// The service worker: caches the page's own files, so that it opens at once, with or without a
+// connection. It caches nothing else: messages are stored sealed by the page.
 
-// The relay puts the page's own version here. A browser compares this file alone, so any change to
-// the page shows as a change to this line.
+// The relay inserts the page's version here. Browsers compare only this file, so any change to the
+// page must change this line.
 const VERSION = "unversioned";
 const CACHE = `page-${VERSION}`;
-// Started by the page, and so not named in it.
+// Started by the page, and so not listed in it.
 const STARTED = ["/crypto/blob_worker.js"];
 const OWN = /^\/(v[123]|health|worker\.js)(\/|$)/;
 
@@ -21,7 +21,7 @@ self.addEventListener("message", (event) => {
   if (event.data === "take over") self.skipWaiting();
 });
 
-/** All files that the page names, or none: half a page is worse than an old one. */
+/** Caches all files that the page lists, or none: half a page is worse than an old one. */
 async function keep() {
   const page = await fetch("/", { cache: "reload" });
   const text = await page.clone().text();

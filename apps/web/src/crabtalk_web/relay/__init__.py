@@ -1,7 +1,7 @@
-"""The relay: keeps what gateways and devices say to each other, in an order, and cannot read it.
+"""The relay: stores and forwards what gateways and devices send each other, and cannot read it.
 
-Accounts, pairing, sessions, messages, files and calls over HTTP and Socket.IO, in one SQLite file
-and a folder of blobs. It speaks a protocol of its own and knows neither agents nor the daemon.
+It serves accounts, pairing, sessions, messages, files and calls over HTTP and Socket.IO, from one
+SQLite file and a folder of blobs. It has its own protocol and knows neither agents nor the daemon.
 """
 
 from .config import RelayConfig

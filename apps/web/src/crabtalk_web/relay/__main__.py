@@ -1,4 +1,4 @@
-"""`python -m crabtalk_web.relay DATA`: a relay by itself, its address on stdout, until SIGTERM."""
+"""`python -m crabtalk_web.relay DATA`: runs a relay alone and prints its address, until SIGTERM."""
 
 import asyncio
 import logging
@@ -28,11 +28,11 @@ from .server import RelayServer
 @click.option("--registration", default="", type=click.Choice(["", "open", "invite", "closed"]))
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, help="An address or network.")
 @click.option("--nonce-only", is_flag=True, help="Refuse logins that any challenge will do for.")
-def main(**given: Any) -> None:
+def main(**options: Any) -> None:
     """Keep and pass on what gateways and devices seal for each other, in the folder DATA."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     try:
-        config = RelayConfig(**given)
+        config = RelayConfig(**options)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(config))
     except RelayConfigError as error:

@@ -1,4 +1,4 @@
-"""Access keys: what a machine was given to open a session with, sealed for that machine."""
+"""Access keys: the keys with which a machine opens a session, sealed for that machine."""
 
 import sqlite3
 from typing import Any

@@ -1,4 +1,4 @@
-"""Routes of an account's own things: settings, profile, pairs, artifacts, push tokens."""
+"""Routes for account data: settings, profile, key-value pairs, artifacts, push tokens."""
 
 from aiohttp import web
 from msgspec import UNSET
@@ -16,8 +16,8 @@ MAX_PUSH_TOKENS = 100
 
 
 class AccountRoutes:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
 
     def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         return [
@@ -39,7 +39,7 @@ class AccountRoutes:
         ]
 
     async def get_profile(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        """Nobody has a name here."""
+        """Profiles have no names on this relay."""
         return build_json_response(
             {
                 "id": caller.account,
@@ -60,14 +60,14 @@ class AccountRoutes:
     async def set_settings(self, request: web.Request, caller: AccountDevice) -> web.Response:
         async with self._context.body_reader.read_body(
             request, request_types.SettingsChange
-        ) as wanted:
+        ) as change:
             is_done, value, version, update = await self._context.database.write(
                 run_within_quota,
                 self._context.limits,
                 accounts.set_settings,
                 caller.account,
-                wanted.settings,
-                wanted.expected_version,
+                change.settings,
+                change.expected_version,
             )
         if not is_done:
             return build_json_response(
@@ -89,8 +89,8 @@ class AccountRoutes:
     # ── Push tokens ─────────────────────────────────────────────────────────────────────────
 
     async def list_push_tokens(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        found = await self._context.database.read(accounts.list_push_tokens, caller.account)
-        return build_json_response({"tokens": found})
+        rows = await self._context.database.read(accounts.list_push_tokens, caller.account)
+        return build_json_response({"tokens": rows})
 
     async def add_push_token(self, request: web.Request, caller: AccountDevice) -> web.Response:
         async with self._context.body_reader.read_body(request, request_types.PushToken) as new:
@@ -109,33 +109,33 @@ class AccountRoutes:
     async def list_pairs(self, request: web.Request, caller: AccountDevice) -> web.Response:
         limit = read_query_number(request, "limit", 1, self._context.limits.kv_list, 100)
         prefix = request.query.get("prefix", "")
-        found = await self._context.database.read(
+        rows = await self._context.database.read(
             key_values.list_values, caller.account, prefix, limit
         )
-        return build_json_response({"items": found})
+        return build_json_response({"items": rows})
 
     async def get_pair(self, request: web.Request, caller: AccountDevice) -> web.Response:
         key = request.match_info["key"]
-        found = await self._context.database.read(key_values.get_values, caller.account, [key])
-        if not found:
+        rows = await self._context.database.read(key_values.get_values, caller.account, [key])
+        if not rows:
             raise RelayError(404, "Key not found")
-        return build_json_response(found[0])
+        return build_json_response(rows[0])
 
     async def get_pairs(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, request_types.KeyList) as wanted:
-            self._check_count("body/keys", len(wanted.keys))
-            found = await self._context.database.read(
-                key_values.get_values, caller.account, wanted.keys
+        async with self._context.body_reader.read_body(request, request_types.KeyList) as change:
+            self._check_count("body/keys", len(change.keys))
+            rows = await self._context.database.read(
+                key_values.get_values, caller.account, change.keys
             )
-        return build_json_response({"values": found})
+        return build_json_response({"values": rows})
 
     async def change_pairs(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        async with self._context.body_reader.read_body(request, request_types.Mutations) as wanted:
-            self._check_count("body/mutations", len(wanted.mutations))
+        async with self._context.body_reader.read_body(request, request_types.Mutations) as change:
+            self._check_count("body/mutations", len(change.mutations))
             changes = [
-                KeyValueChange(each.key, each.value, each.version) for each in wanted.mutations
+                KeyValueChange(entry.key, entry.value, entry.version) for entry in change.mutations
             ]
-            if len({each.key for each in changes}) < len(changes):
+            if len({entry.key for entry in changes}) < len(changes):
                 raise build_invalid_error("body/mutations", "must name each key once")
             errors, results, update = await self._context.database.write(
                 run_within_quota,
@@ -146,12 +146,12 @@ class AccountRoutes:
             )
         if errors:
             return build_json_response({"success": False, "errors": errors}, 409)
-        versions = {each["key"]: each["version"] for each in results}
-        told = [
-            {"key": each.key, "value": each.value, "version": versions[each.key]}
-            for each in changes
+        versions = {entry["key"]: entry["version"] for entry in results}
+        announced = [
+            {"key": entry.key, "value": entry.value, "version": versions[entry.key]}
+            for entry in changes
         ]
-        body = {"t": "kv-batch-update", "changes": told}
+        body = {"t": "kv-batch-update", "changes": announced}
         self._context.hub.send_update(caller.account, update, body)
         return build_json_response({"success": True, "results": results})
 
@@ -176,28 +176,30 @@ class AccountRoutes:
 
     async def create_artifact(self, request: web.Request, caller: AccountDevice) -> web.Response:
         async with self._context.body_reader.read_body(request, request_types.NewArtifact) as new:
-            made = await artifact_updates.create_and_announce(self._context, caller.account, new)
-        return build_json_response(made)
+            artifact = await artifact_updates.create_and_announce(
+                self._context, caller.account, new
+            )
+        return build_json_response(artifact)
 
     async def change_artifact(self, request: web.Request, caller: AccountDevice) -> web.Response:
         artifact = request.match_info["id"]
         async with self._context.body_reader.read_body(
             request, request_types.ArtifactChange
-        ) as wanted:
+        ) as change:
             header = pair_value_with_version(
-                "header", wanted.header, wanted.expected_header_version
+                "header", change.header, change.expected_header_version
             )
-            body = pair_value_with_version("body", wanted.body, wanted.expected_body_version)
+            body = pair_value_with_version("body", change.body, change.expected_body_version)
             now, is_done = await artifact_updates.change_and_announce(
                 self._context, caller.account, artifact, header, body
             )
         if is_done:
-            versions = {f"{name}Version": each.version for name, each in now.items()}
+            versions = {f"{name}Version": entry.version for name, entry in now.items()}
             return build_json_response({"success": True, **versions})
         current: dict[str, object] = {}
-        for name, each in now.items():
-            current[f"current{name.title()}Version"] = each.version
-            current[f"current{name.title()}"] = each.value
+        for name, entry in now.items():
+            current[f"current{name.title()}Version"] = entry.version
+            current[f"current{name.title()}"] = entry.value
         return build_json_response({"success": False, "error": "version-mismatch", **current})
 
     async def delete_artifact(self, request: web.Request, caller: AccountDevice) -> web.Response:

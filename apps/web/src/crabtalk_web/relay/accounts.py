@@ -1,4 +1,4 @@
-"""Accounts and their devices. An account is a public key; a device is a token that was given."""
+"""Accounts and their devices. An account is a public key; a device is a token."""
 
 import hashlib
 import sqlite3
@@ -18,11 +18,11 @@ MAX_CLIENT_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class AccountDevice:
-    """Who calls."""
+    """The device that sends a request."""
 
     id: str
     account: str
-    client: str = ""  # what it calls itself
+    client: str = ""  # the name it sends
 
 
 def log_in(
@@ -32,9 +32,10 @@ def log_in(
     client: str,
     admission: Admission,
 ) -> tuple[str, bool]:
-    """The token of a new device of the account with this key, and whether the account is new.
+    """Return the token of a new device of the account with this key, and whether the account is
+    new.
 
-    A challenge serves once: whoever captures a login cannot repeat it.
+    A challenge is accepted once, so a captured login cannot be repeated.
     """
     used = hashlib.sha256(public_key + challenge).digest()
     try:
@@ -94,7 +95,7 @@ def list_devices(db: sqlite3.Connection, caller: AccountDevice) -> list[dict[str
 
 
 def revoke_device(db: sqlite3.Connection, account: str, device: str) -> bytes | None:
-    """The hash of the token that is worth nothing from now on; None if there is no such device."""
+    """Return the hash of the revoked token; None if there is no such device."""
     row = db.execute(
         "DELETE FROM devices WHERE id = ? AND account = ? RETURNING token_hash", (device, account)
     ).fetchone()
@@ -107,13 +108,13 @@ def save_seen_times(db: sqlite3.Connection, seen: dict[str, int]) -> None:
 
 
 def rename_devices(db: sqlite3.Connection, clients: dict[str, str]) -> None:
-    """Devices that call themselves something else now, after an update."""
+    """Store the new client names of devices, which change after an update."""
     pairs = [(client, device) for device, client in clients.items()]
     db.executemany("UPDATE devices SET client = ? WHERE id = ?", pairs)
 
 
 def measure_usage(db: sqlite3.Connection, account: str) -> tuple[int, int]:
-    """How many messages it keeps, and how many bytes."""
+    """Return the number of messages an account stores, and the number of bytes."""
     row = db.execute("SELECT messages, bytes FROM accounts WHERE id = ?", (account,)).fetchone()
     return (0, 0) if row is None else (int(row["messages"]), int(row["bytes"]))
 
@@ -121,29 +122,31 @@ def measure_usage(db: sqlite3.Connection, account: str) -> tuple[int, int]:
 def run_within_quota(
     db: sqlite3.Connection,
     limits: RelayLimits,
-    do: Callable[Concatenate[sqlite3.Connection, str, P], T],
+    operation: Callable[Concatenate[sqlite3.Connection, str, P], T],
     account: str,
     *args: P.args,
-    **given: P.kwargs,
+    **kwargs: P.kwargs,
 ) -> T:
-    """What `do` returns. Raises RelayError 413 where it keeps more than an account may; the
-    database then undoes it. What makes an account smaller is always allowed."""
+    """Return the result of `operation`. Raises RelayError 413 if the account then stores more than
+    it may; the database rolls back. Operations that make an account smaller are always allowed."""
     before = measure_usage(db, account)
-    result = do(db, account, *args, **given)
+    result = operation(db, account, *args, **kwargs)
     after = measure_usage(db, account)
-    most = (limits.account_messages, limits.account_bytes)
-    for name, was, now, bound in zip(("messages", "bytes"), before, after, most, strict=True):
+    limits_by_name = (limits.account_messages, limits.account_bytes)
+    for name, was, now, bound in zip(
+        ("messages", "bytes"), before, after, limits_by_name, strict=True
+    ):
         if now > bound and now > was:
             raise RelayError(
                 413,
                 f"an account of this relay may keep {bound} {name}; delete sessions that are no"
-                " longer needed, or ask whoever runs it",
+                " longer needed, or ask its operator",
             )
     return result
 
 
 def allocate_updates(db: sqlite3.Connection, account: str, count: int = 1) -> int:
-    """The first of `count` numbers for what the account's devices are told."""
+    """Return the first of `count` new sequence numbers for updates to the account's devices."""
     row = db.execute(
         "UPDATE accounts SET seq = seq + ? WHERE id = ? RETURNING seq", (count, account)
     ).fetchone()
@@ -163,7 +166,8 @@ def get_settings(db: sqlite3.Connection, account: str) -> tuple[bytes | None, in
 def set_settings(
     db: sqlite3.Connection, account: str, value: bytes | None, expected: int
 ) -> tuple[bool, bytes | None, int, int]:
-    """Whether it was set, what is there now with its version, and the number of the update."""
+    """Return whether the value was set, the current value with its version, and the update
+    number."""
     row = db.execute(
         "UPDATE accounts SET settings = ?, settings_version = settings_version + 1"
         " WHERE id = ? AND settings_version = ? RETURNING settings_version",
@@ -192,11 +196,13 @@ def list_push_tokens(db: sqlite3.Connection, account: str) -> list[dict[str, Any
     ]
 
 
-def add_push_token(db: sqlite3.Connection, account: str, token: str, most: int) -> None:
+def add_push_token(db: sqlite3.Connection, account: str, token: str, limits_by_name: int) -> None:
     now = now_ms()
     count = db.execute("SELECT count(*) FROM push_tokens WHERE account = ?", (account,))
-    if count.fetchone()[0] >= most:
-        raise RelayError(409, f"an account has at most {most} push tokens; delete one first")
+    if count.fetchone()[0] >= limits_by_name:
+        raise RelayError(
+            409, f"an account has at most {limits_by_name} push tokens; delete one first"
+        )
     db.execute(
         "INSERT INTO push_tokens VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (account, token) DO UPDATE SET updated_at = excluded.updated_at",

@@ -1,7 +1,7 @@
-"""Addresses: which address a request came from, also through proxies.
+"""Finds the client address of a request, also behind proxies.
 
-`X-Forwarded-For` is read only when the connection comes from a trusted proxy: anybody can write
-one. Each proxy appends the address it saw, so the header is read from the right, and the first
+`X-Forwarded-For` is used only if the connection comes from a trusted proxy, because any client can
+send it. Each proxy appends the address it saw, so the header is read from the right, and the first
 address that is not a trusted proxy is the client.
 """
 
@@ -17,12 +17,12 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 FORWARDED_HEADER = "X-Forwarded-For"
-# A person with IPv6 has a whole /64 to choose addresses from, so that is what is counted.
+# With IPv6 a person can choose addresses from a whole /64, so limits count the /64.
 IPV6_PREFIX = 64
 
 
 class TrustedProxies:
-    """The networks whose `X-Forwarded-For` is believed. Raises RelayConfigError."""
+    """The networks whose `X-Forwarded-For` is trusted. Raises RelayConfigError."""
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks = [parse_network(text) for text in networks]
@@ -33,7 +33,8 @@ class TrustedProxies:
         )
 
     def find_client(self, request: web.Request) -> str:
-        """What limits are counted by: the client's IPv4 address, or the /64 of its IPv6 one."""
+        """Return the key for rate limits: the client's IPv4 address, or the /64 of its IPv6
+        address."""
         return self.resolve(request.remote or "", request.headers.getall(FORWARDED_HEADER, []))
 
     def resolve(self, peer: str, headers: Sequence[str]) -> str:
@@ -44,7 +45,7 @@ class TrustedProxies:
         while hops and self.is_trusted(client):
             hop = parse_address(hops.pop())
             if hop is None:
-                break  # the proxy before it wrote nonsense; count the proxy itself
+                break  # the proxy before it wrote an invalid address; count the proxy itself
             client = hop
         return format_rate_limit_key(client)
 
@@ -60,7 +61,7 @@ def parse_network(text: str) -> Network:
 
 
 def parse_address(text: str) -> Address | None:
-    """Also `address:port`, `[address]:port` and IPv4 inside IPv6, as proxies write them."""
+    """Parse an address, also as `address:port`, `[address]:port` or IPv4 mapped to IPv6."""
     text = text.strip().strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]

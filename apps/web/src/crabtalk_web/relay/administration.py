@@ -1,7 +1,7 @@
-"""Administration: the accounts of a relay, listed and removed by whoever runs it.
+"""Lists and removes a relay's accounts, for its operator.
 
-These work on the relay's folder, whether a relay is running on it or not. A running relay finds
-removals in the database within a second and closes the connections of removed accounts.
+The functions work on the relay's folder, whether a relay is running on it or not. A running relay
+finds removals in the database within a second and closes the connections of removed accounts.
 """
 
 import sqlite3
@@ -16,13 +16,13 @@ from .errors import RelayConfigError
 from .ids import now_ms
 from .schema import migrate_database
 
-# Messages deleted in one transaction: a running relay waits for no more than that.
+# Messages deleted in one transaction, which bounds how long a running relay waits.
 DELETE_BATCH = 2000
 
 
 @contextmanager
 def open_database(data: Path) -> Iterator[sqlite3.Connection]:
-    """The database of a relay, in autocommit mode. Raises RelayConfigError."""
+    """Open the database of a relay in autocommit mode. Raises RelayConfigError."""
     path = data / "relay.db"
     if not path.is_file():
         raise RelayConfigError(
@@ -45,7 +45,7 @@ def open_database(data: Path) -> Iterator[sqlite3.Connection]:
 
 
 def list_accounts(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """The oldest first. `bytes` are those of messages, records and files."""
+    """Return the accounts, the oldest first. `bytes` counts messages, records and files."""
     rows = db.execute(
         "SELECT id, created_at, messages, bytes,"
         " (SELECT count(*) FROM sessions WHERE account = accounts.id) AS sessions,"
@@ -67,10 +67,10 @@ def list_accounts(db: sqlite3.Connection) -> list[dict[str, Any]]:
 
 
 def remove_account(db: sqlite3.Connection, data: Path, account: str) -> bool:
-    """Removes an account with all it has. False when there is none of this id.
+    """Remove an account with all its data. Return False if the id is unknown.
 
-    Its devices are out with the first transaction; what it has goes in batches, so that a running
-    relay can write in between. When interrupted, removing it again finishes the work.
+    Its devices are locked out in the first transaction; its data is deleted in batches, so that a
+    running relay can write in between. After an interruption, removing it again finishes the work.
     """
     if not lock_out_account(db, account):
         return False
@@ -87,7 +87,7 @@ def remove_account(db: sqlite3.Connection, data: Path, account: str) -> bool:
 
 
 def lock_out_account(db: sqlite3.Connection, account: str) -> bool:
-    """Takes all tokens of an account away and has its key known no longer."""
+    """Delete all tokens of an account, and replace its key by a random one."""
     db.execute("BEGIN IMMEDIATE")
     row = db.execute(
         "UPDATE accounts SET public_key = randomblob(40) WHERE id = ? RETURNING id", (account,)
@@ -121,7 +121,7 @@ def list_removals(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
 
 
 def forget_removals(db: sqlite3.Connection, number: int) -> None:
-    """Deletes removals up to this one, which the running relay has acted on."""
+    """Delete removals up to this number, after the running relay has acted on them."""
     db.execute("DELETE FROM removals WHERE no <= ?", (number,))
 
 
@@ -130,5 +130,5 @@ def find_last_removal(db: sqlite3.Connection) -> int:
 
 
 def compute_invite_expiry(seconds: float) -> int:
-    """When an invite that is made now expires, in milliseconds since 1970."""
+    """Return when a new invite expires, in milliseconds since 1970."""
     return now_ms() + round(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Artifacts made, changed and deleted, and the account's devices told of it."""
+"""Creates, changes and deletes artifacts, and sends the updates to the account's devices."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from .versioned_values import VersionedValue, build_update_value
 
 
 async def create_and_announce(
-    core: RelayContext, account: str, new: request_types.NewArtifact
+    context: RelayContext, account: str, new: request_types.NewArtifact
 ) -> dict[str, Any]:
-    made, update = await core.database.write(
+    artifact, update = await context.database.write(
         run_within_quota,
-        core.limits,
+        context.limits,
         artifacts.create_artifact,
         account,
         new.id,
@@ -22,30 +22,32 @@ async def create_and_announce(
         new.data_encryption_key,
     )
     if update:
-        told = {name: value for name, value in made.items() if name != "id"}
-        core.hub.send_update(account, update, {"t": "new-artifact", "artifactId": new.id, **told})
-    return made
+        announced = {name: value for name, value in artifact.items() if name != "id"}
+        context.hub.send_update(
+            account, update, {"t": "new-artifact", "artifactId": new.id, **announced}
+        )
+    return artifact
 
 
 async def change_and_announce(
-    core: RelayContext,
+    context: RelayContext,
     account: str,
     artifact: str,
     header: tuple[bytes, int] | None,
     body: tuple[bytes, int] | None,
 ) -> tuple[dict[str, VersionedValue], bool]:
-    """What is there now, and whether it is what was wanted."""
-    now, update = await core.database.write(
-        run_within_quota, core.limits, artifacts.change_artifact, account, artifact, header, body
+    """Return the current values, and whether the change was applied."""
+    now, update = await context.database.write(
+        run_within_quota, context.limits, artifacts.change_artifact, account, artifact, header, body
     )
     if update:
-        told = {name: build_update_value(each) for name, each in now.items()}
-        core.hub.send_update(
-            account, update, {"t": "update-artifact", "artifactId": artifact, **told}
+        announced = {name: build_update_value(value) for name, value in now.items()}
+        context.hub.send_update(
+            account, update, {"t": "update-artifact", "artifactId": artifact, **announced}
         )
     return now, update > 0
 
 
-async def delete_and_announce(core: RelayContext, account: str, artifact: str) -> None:
-    update = await core.database.write(artifacts.delete_artifact, account, artifact)
-    core.hub.send_update(account, update, {"t": "delete-artifact", "artifactId": artifact})
+async def delete_and_announce(context: RelayContext, account: str, artifact: str) -> None:
+    update = await context.database.write(artifacts.delete_artifact, account, artifact)
+    context.hub.send_update(account, update, {"t": "delete-artifact", "artifactId": artifact})

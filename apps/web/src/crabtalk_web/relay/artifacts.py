@@ -1,4 +1,4 @@
-"""Artifacts: sealed documents of an account, a header and a body with versions of their own."""
+"""Artifacts: sealed documents of an account, with separate versions for header and body."""
 
 import sqlite3
 from typing import Any
@@ -12,7 +12,7 @@ from .versioned_values import VersionedValue
 def create_artifact(
     db: sqlite3.Connection, account: str, artifact: str, header: bytes, body: bytes, data_key: bytes
 ) -> tuple[dict[str, Any], int]:
-    """The artifact, and the number of the update if it is new."""
+    """Return the artifact, and the update number if it is new."""
     row = db.execute("SELECT * FROM artifacts WHERE id = ?", (artifact,)).fetchone()
     if row is not None and row["account"] != account:
         raise RelayError(409, "another account has an artifact of this id; choose a new one")
@@ -27,7 +27,7 @@ def create_artifact(
 
 
 def list_artifacts(db: sqlite3.Connection, account: str) -> list[dict[str, Any]]:
-    """Without their bodies."""
+    """List the artifacts without their bodies."""
     rows = db.execute(
         "SELECT * FROM artifacts WHERE account = ? ORDER BY updated_at DESC", (account,)
     )
@@ -50,19 +50,19 @@ def change_artifact(
     header: tuple[bytes, int] | None,
     body: tuple[bytes, int] | None,
 ) -> tuple[dict[str, VersionedValue], int]:
-    """What is there now of that which was to change, and the number of the update; 0 if one of
-    them had changed before, and so nothing was."""
+    """Return the current values of the changed parts, and the update number. If a part has another
+    version than expected, nothing changes and the number is 0."""
     now = get_artifact(db, account, artifact)
     wanted = {"header": header, "body": body}
-    given = {name: each for name, each in wanted.items() if each is not None}
+    changes = {name: change for name, change in wanted.items() if change is not None}
     old = {
         name: VersionedValue(now[name], now[f"{name}Version"])
-        for name, (_, expected) in given.items()
+        for name, (_, expected) in changes.items()
         if now[f"{name}Version"] != expected
     }
     if old:
         return old, 0
-    for name, (value, expected) in given.items():
+    for name, (value, expected) in changes.items():
         db.execute(
             f"UPDATE artifacts SET {name} = ?, {name}_version = ? WHERE id = ?",  # noqa: S608
             (value, expected + 1, artifact),
@@ -72,7 +72,7 @@ def change_artifact(
     )
     update = allocate_updates(db, account)
     return {
-        name: VersionedValue(value, v + 1, update) for name, (value, v) in given.items()
+        name: VersionedValue(value, v + 1, update) for name, (value, v) in changes.items()
     }, update
 
 

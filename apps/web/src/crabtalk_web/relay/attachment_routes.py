@@ -1,5 +1,5 @@
-"""Routes of files. Bytes go in and out by the same authenticated routes as everything else; what a
-file is called arrives here and is not kept."""
+"""Routes for files. Bytes use the same authenticated routes as everything else. File names are not
+stored."""
 
 import asyncio
 
@@ -17,8 +17,8 @@ BYTES_TYPE = "application/octet-stream"
 
 
 class AttachmentRoutes:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
 
     def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         base = "/v1/sessions/{id}/attachments"
@@ -33,8 +33,8 @@ class AttachmentRoutes:
         session, limits = request.match_info["id"], self._context.limits
         async with self._context.body_reader.read_body(
             request, request_types.UploadRequest
-        ) as wanted:
-            size = wanted.size
+        ) as upload:
+            size = upload.size
         if size > limits.attachment:
             raise build_invalid_error("body/size", f"must be at most {limits.attachment}")
         self._context.authenticator.check_rate(caller.account, "upload", limits.uploads_a_minute)
@@ -45,19 +45,19 @@ class AttachmentRoutes:
             size,
             quota=limits.account_files,
         )
-        told = {
+        reply = {
             "ref": f"{build_ref_prefix(session)}{name}",
             "uploadUrl": self._url(request, session, name),
             "method": "PUT",
         }
-        return build_json_response(told)
+        return build_json_response(reply)
 
     async def request_download(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session = request.match_info["id"]
         async with self._context.body_reader.read_body(
             request, request_types.DownloadRequest
-        ) as wanted:
-            ref = wanted.ref
+        ) as download:
+            ref = download.ref
         if not ref.startswith(build_ref_prefix(session)):
             raise build_invalid_error("body/ref", "must be a ref of this session")
         name = ref.removeprefix(build_ref_prefix(session))
@@ -66,21 +66,22 @@ class AttachmentRoutes:
 
     async def upload(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session, name = request.match_info["id"], request.match_info["name"]
-        found = await self._context.database.read(
+        attachment = await self._context.database.read(
             attachments.find_attachment, caller.account, session, name
         )
-        if found.is_kept:
+        if attachment.is_kept:
             raise RelayError(409, "this file was sent before; ask for a new ref")
-        if request.content_length is not None and request.content_length > found.size:
-            raise build_size_error(found.size)
+        if request.content_length is not None and request.content_length > attachment.size:
+            raise build_size_error(attachment.size)
         with self._context.blobs.create_draft(name) as draft:
             async for piece in request.content.iter_chunked(CHUNK):
-                if draft.size + len(piece) > found.size:
-                    raise build_size_error(found.size)
+                if draft.size + len(piece) > attachment.size:
+                    raise build_size_error(attachment.size)
                 await asyncio.to_thread(draft.write, piece)
-            if draft.size != found.size:
+            if draft.size != attachment.size:
                 raise RelayError(
-                    400, f"{found.size} bytes were announced and {draft.size} came; send it again"
+                    400,
+                    f"{attachment.size} bytes were announced and {draft.size} came; send it again",
                 )
             await asyncio.to_thread(draft.commit)
         if not await self._context.database.write(attachments.mark_kept, name):
@@ -98,10 +99,10 @@ class AttachmentRoutes:
         return web.FileResponse(self._context.blobs.path(name), headers=headers)
 
     async def _require_uploaded(self, caller: AccountDevice, session: str, name: str) -> None:
-        found = await self._context.database.read(
+        attachment = await self._context.database.read(
             attachments.find_attachment, caller.account, session, name
         )
-        if not found.is_kept:
+        if not attachment.is_kept:
             raise build_not_found_error("Attachment")
 
     def _url(self, request: web.Request, session: str, name: str) -> str:

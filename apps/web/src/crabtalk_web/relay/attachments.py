@@ -1,4 +1,4 @@
-"""Attachments: what the database knows of files. Their bytes are in `blobs`."""
+"""The database rows of attachments. Their bytes are in `blobs`."""
 
 import sqlite3
 import uuid
@@ -19,7 +19,8 @@ class StoredAttachment:
 def reserve_attachment(
     db: sqlite3.Connection, account: str, session: str, size: int, *, quota: int
 ) -> str:
-    """The name under which the bytes may now be sent. Its size counts from now on."""
+    """Return the name under which the bytes can be uploaded. The size counts against the quota from
+    now on."""
     number = find_session_number(db, account, session)
     used = db.execute(
         "SELECT coalesce(sum(size), 0) FROM attachments WHERE account = ?", (account,)
@@ -51,7 +52,7 @@ def find_attachment(
 
 
 def mark_kept(db: sqlite3.Connection, name: str) -> bool:
-    """False when it was forgotten while its bytes came."""
+    """Return False if the row was deleted during the upload."""
     row = db.execute(
         "UPDATE attachments SET is_kept = 1 WHERE name = ? RETURNING name", (name,)
     ).fetchone()
@@ -59,7 +60,7 @@ def mark_kept(db: sqlite3.Connection, name: str) -> bool:
 
 
 def delete_old_attachments(db: sqlite3.Connection, before: int, unsent_before: int) -> list[str]:
-    """The names of those whose time is over, and of those that were never sent."""
+    """Return the names of expired attachments, and of those that were never uploaded."""
     rows = db.execute(
         "DELETE FROM attachments WHERE created_at < ? OR (created_at < ? AND NOT is_kept)"
         " RETURNING name",

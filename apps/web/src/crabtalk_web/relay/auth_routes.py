@@ -1,4 +1,4 @@
-"""Routes of accounts and pairing: how a token is come by, and how it is taken away."""
+"""Routes for accounts and pairing: how tokens are issued and revoked."""
 
 from collections.abc import Callable
 
@@ -24,8 +24,8 @@ MAX_CHALLENGE = 1024
 
 
 class AuthRoutes:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
 
     def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         return [
@@ -42,7 +42,7 @@ class AuthRoutes:
         ]
 
     async def create_nonce(self, request: web.Request) -> web.Response:
-        """Something to sign that nobody has signed before."""
+        """Return a fresh nonce to sign."""
         self._check_rate(request)
         return build_json_response({"nonce": self._context.authenticator.new_nonce()})
 
@@ -63,19 +63,21 @@ class AuthRoutes:
         return build_json_response({"success": True, "token": token})
 
     async def _log_in(self, request: web.Request, login: request_types.LoginRequest) -> str:
-        core, limits = self._context, self._context.limits
-        give_back: Callable[[], None] | None = None
-        if not await core.database.read(accounts.has_account, login.public_key):
-            give_back = core.authenticator.reserve_account(core.proxies.find_client(request))
+        context, limits = self._context, self._context.limits
+        release_reservation: Callable[[], None] | None = None
+        if not await context.database.read(accounts.has_account, login.public_key):
+            release_reservation = context.authenticator.reserve_account(
+                context.proxies.find_client(request)
+            )
         admission = Admission(
-            core.config.registration_mode,
+            context.config.registration_mode,
             limits.accounts,
             login.invite or "",
             now_ms() - round(limits.unused_account * 1000),
         )
         is_new = False
         try:
-            token, is_new = await core.database.write(
+            token, is_new = await context.database.write(
                 accounts.log_in,
                 login.public_key,
                 login.challenge,
@@ -83,8 +85,8 @@ class AuthRoutes:
                 admission,
             )
         finally:
-            if give_back is not None and not is_new:
-                give_back()
+            if release_reservation is not None and not is_new:
+                release_reservation()
         return token
 
     async def request_terminal(self, request: web.Request) -> web.Response:
@@ -137,18 +139,18 @@ class AuthRoutes:
         limits = self._context.limits
         async with self._context.body_reader.read_body(
             request, request_types.PairingRequest, limits.strangers_body
-        ) as asked:
-            known = await self._context.database.write(
+        ) as body:
+            pairing = await self._context.database.write(
                 pairings.request_pairing,
                 kind,
-                check_public_key(asked.public_key),
+                check_public_key(body.public_key),
                 read_client_header(request),
-                supports_v2=bool(asked.supports_v2),
-                sealed=bool(asked.seals_token),
+                supports_v2=bool(body.supports_v2),
+                sealed=bool(body.seals_token),
                 most=limits.pairings,
                 lifetime=limits.pairing,
             )
-        return build_json_response(build_pairing_state(known))
+        return build_json_response(build_pairing_state(pairing))
 
     async def _answer_pairing(
         self, request: web.Request, caller: AccountDevice, kind: str
@@ -176,15 +178,15 @@ class AuthRoutes:
         )
 
 
-def build_pairing_state(asked: PairingState) -> dict[str, object]:
-    if asked.sealed_token:
+def build_pairing_state(pairing: PairingState) -> dict[str, object]:
+    if pairing.sealed_token:
         return {
             "state": "authorized",
-            "sealedToken": asked.sealed_token,
-            "response": asked.response,
+            "sealedToken": pairing.sealed_token,
+            "response": pairing.response,
         }
-    if asked.token:
-        return {"state": "authorized", "token": asked.token, "response": asked.response}
+    if pairing.token:
+        return {"state": "authorized", "token": pairing.token, "response": pairing.response}
     return {"state": "requested"}
 
 
@@ -205,5 +207,5 @@ def is_signed(login: request_types.LoginRequest) -> bool:
 
 
 def read_client_header(request: web.Request) -> str:
-    """What kind of program it says it is: `cli/1.2.5`."""
+    """Return the client's name for itself, such as `cli/1.2.5`."""
     return request.headers.get(CLIENT_HEADER, "")

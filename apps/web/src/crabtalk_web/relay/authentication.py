@@ -1,4 +1,4 @@
-"""The doorman: who may come in, how often strangers may knock, and the nonces they sign."""
+"""Authentication: tokens, rate limits for requests without a token, and login nonces."""
 
 import asyncio
 import secrets
@@ -19,7 +19,7 @@ MAX_REMEMBERED = 10_000
 MAX_NONCES = 10_000
 MINUTE = 60.0
 HOUR = 3600.0
-# How far `seenAt` of a device may be behind, in milliseconds.
+# How stale a stored `seenAt` of a device may be, in milliseconds.
 SEEN_PRECISION = 60_000
 
 
@@ -36,7 +36,7 @@ class Authenticator:
         self._nonces: OrderedDict[bytes, float] = OrderedDict()
         self._request_counts: Counter[tuple[str, str]] = Counter()
         self._minute_started_at = 0.0
-        self._creation_times: dict[str, deque[float]] = {}  # when accounts were made, by address
+        self._creation_times: dict[str, deque[float]] = {}  # account creation times by address
 
     async def authenticate(self, request: web.Request) -> AccountDevice:
         """Raises RelayError 401."""
@@ -59,7 +59,7 @@ class Authenticator:
         device = self._devices.get(hashed)
         if device is None:
             device = await self._database.read(accounts.find_device, hashed)
-            # It may have been revoked while we asked.
+            # It may have been revoked during the read.
             if device is None or hashed in self._revoked or device.account in self._removed:
                 return None
             self._devices[hashed] = device
@@ -75,43 +75,45 @@ class Authenticator:
             self._revoked.popitem(last=False)
 
     def forget_account(self, account: str) -> None:
-        """It was removed, and its tokens with it."""
+        """The account was removed, and its tokens with it."""
         self._removed[account] = None
         if len(self._removed) > MAX_REMEMBERED:
             self._removed.popitem(last=False)
-        for hashed in [one for one, device in self._devices.items() if device.account == account]:
+        for hashed in [
+            token_hash for token_hash, device in self._devices.items() if device.account == account
+        ]:
             self.forget_token(hashed)
 
-    def reserve_account(self, who: str) -> Callable[[], None]:
-        """Counts an account that an address is about to make. What it returns takes that back,
-        for when none was made. Raises RelayError 429."""
-        now, most = asyncio.get_running_loop().time(), self._limits.accounts_an_hour
-        made = self._creation_times.setdefault(who, deque())
-        while made and made[0] < now - HOUR:
-            made.popleft()
-        if len(made) >= most:
+    def reserve_account(self, client: str) -> Callable[[], None]:
+        """Count an account that an address is about to create. The returned function takes this
+        back if none was created. Raises RelayError 429."""
+        now, limit = asyncio.get_running_loop().time(), self._limits.accounts_an_hour
+        times = self._creation_times.setdefault(client, deque())
+        while times and times[0] < now - HOUR:
+            times.popleft()
+        if len(times) >= limit:
             raise RelayError(
-                429, f"at most {most} new accounts an hour from one address; try again later"
+                429, f"at most {limit} new accounts an hour from one address; try again later"
             )
-        made.append(now)
+        times.append(now)
         if len(self._creation_times) > MAX_REMEMBERED:
             recent = {
-                each: times
-                for each, times in self._creation_times.items()
-                if times and times[-1] > now - HOUR
+                address: recent_times
+                for address, recent_times in self._creation_times.items()
+                if recent_times and recent_times[-1] > now - HOUR
             }
             self._creation_times = recent
-        return lambda: made.remove(now) if now in made else None
+        return lambda: times.remove(now) if now in times else None
 
-    def check_rate(self, who: str, what: str, most: int) -> None:
-        """Counts within a minute. Raises RelayError 429."""
+    def check_rate(self, client: str, kind: str, limit: int) -> None:
+        """Count a request of the current minute. Raises RelayError 429."""
         now = asyncio.get_running_loop().time()
         if now - self._minute_started_at > MINUTE:
             self._minute_started_at = now
             self._request_counts.clear()
-        self._request_counts[what, who] += 1
-        if self._request_counts[what, who] > most:
-            raise RelayError(429, f"at most {most} of these requests a minute; try again later")
+        self._request_counts[kind, client] += 1
+        if self._request_counts[kind, client] > limit:
+            raise RelayError(429, f"at most {limit} of these requests a minute; try again later")
 
     def new_nonce(self) -> bytes:
         nonce = secrets.token_bytes(32)
@@ -121,7 +123,7 @@ class Authenticator:
         return nonce
 
     def take_nonce(self, nonce: bytes) -> bool:
-        """Whether it was one of ours, young enough; it is none from now on."""
+        """Return whether it is one of our recent nonces, and use it up."""
         return self._nonces.pop(nonce, 0.0) > asyncio.get_running_loop().time()
 
     async def flush(self) -> None:

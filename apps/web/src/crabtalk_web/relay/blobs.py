@@ -1,4 +1,4 @@
-"""Blobs: the bytes of files, one sealed file each, whole or not at all. All of it blocks."""
+"""Blobs: each sealed file is stored completely or not at all. All methods block."""
 
 import os
 import re
@@ -19,15 +19,16 @@ class BlobStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            for each in (folder.parent, folder):
-                each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for directory in (folder.parent, folder):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise RelayConfigError(
                 f"cannot make {folder}: {error.strerror}; move away what is there"
             ) from None
 
     def path(self, name: str) -> Path:
-        """Two characters of the name make a folder, so that none grows too large."""
+        """The first two characters of the name are the folder, so that no folder grows too
+        large."""
         if not BLOB_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a blob")
         return self._folder / name[:2] / name
@@ -40,7 +41,8 @@ class BlobStore:
             self.path(name).unlink(missing_ok=True)
 
     def remove_unknown(self, known: set[str], older_than: float) -> int:
-        """Removes what no row speaks of. The young may be under way; how many went."""
+        """Remove files without a row and return their number. Recent ones may be uploads in
+        progress."""
         removed = 0
         until = time.time() - older_than
         for path in self._folder.glob("??/*"):
@@ -52,7 +54,7 @@ class BlobStore:
 
 
 class BlobDraft:
-    """As a context: gone afterwards, unless it was kept."""
+    """As a context manager: deleted at the end unless it was committed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

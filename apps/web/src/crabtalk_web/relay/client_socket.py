@@ -1,4 +1,4 @@
-"""Socket: one connected device or gateway, what waits to be sent to it, and what it was asked."""
+"""A connected device or gateway, with its outgoing queue and its pending requests."""
 
 import asyncio
 import itertools
@@ -19,11 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class SocketGoneError(Exception):
-    """It left before it answered."""
+    """The client disconnected before it answered."""
 
 
 class ClientSocket:
-    """Sending never waits: a socket that does not read loses its connection, nobody else's time."""
+    """Sending never waits. A client that does not read its socket is disconnected, so that it
+    cannot delay others."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class ClientSocket:
         self.device = device
         self.scope = scope
         self.record = record
-        # Whether a person looks at it, as far as it said.
+        # Whether a person is looking at this client, according to the client.
         self.is_watched = False
         self.methods: set[str] = set()
         self.calls: set[asyncio.Task[None]] = set()
@@ -70,7 +71,8 @@ class ClientSocket:
         self.send(packets.encode_event(name, payload))
 
     async def request(self, name: str, payload: Any, seconds: float) -> Any:
-        """What it answers. Raises TimeoutError, and SocketGoneError when it leaves."""
+        """Return the client's answer. Raises TimeoutError, and SocketGoneError if it
+        disconnects."""
         if self._close_task is not None:
             raise SocketGoneError
         number = next(self._numbers)
@@ -83,15 +85,15 @@ class ClientSocket:
             del self._requests[number]
 
     def resolve_request(self, number: int | None, data: list[Any]) -> None:
-        waiting = None if number is None else self._requests.get(number)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(data[0] if data else None)
+        future = None if number is None else self._requests.get(number)
+        if future is not None and not future.done():
+            future.set_result(data[0] if data else None)
 
     def mark_heard(self) -> None:
         self._heard_at = self._loop.time()
 
     def check_alive(self) -> None:
-        """Called every second or so: pings, and gives up those that stay silent."""
+        """Called about once a second: sends pings, and closes sockets that stay silent."""
         now = self._loop.time()
         if now - self._heard_at > self._limits.ping_interval + self._limits.ping_timeout:
             self.close()
@@ -106,10 +108,10 @@ class ClientSocket:
             self._close_task = self._loop.create_task(self._close())
 
     def fail_requests(self) -> None:
-        """The connection has ended: nobody waits for it any longer."""
-        for waiting in self._requests.values():
-            if not waiting.done():
-                waiting.set_exception(SocketGoneError())
+        """Fail all pending requests, because the connection has ended."""
+        for future in self._requests.values():
+            if not future.done():
+                future.set_exception(SocketGoneError())
         for call in self.calls:
             call.cancel()
 
@@ -120,7 +122,7 @@ class ClientSocket:
                 self._queued_size -= len(text)
                 await self._ws.send_str(text)
         except (ConnectionError, RuntimeError):
-            self._outbox.clear()  # it is gone, as its reader will notice
+            self._outbox.clear()  # it is gone; its reader will notice
         finally:
             self._write_task = None
 

@@ -1,4 +1,4 @@
-"""Configuration of a relay: where it listens, where it keeps things, what it serves."""
+"""The configuration of a relay: address, storage and features."""
 
 import ipaddress
 import ssl
@@ -18,22 +18,22 @@ class RelayConfig:
     data: Path
     host: str = "127.0.0.1"
     port: int = 3005
-    # Both, and a name, before it listens anywhere but on this machine.
+    # Both and a host name are required to listen on more than this machine.
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     host_name: str = ""
-    # How devices reach it, when something stands in front of it.
+    # The URL for devices, if a proxy is in front of the relay.
     public_url: str = ""
-    # The page: a folder with an index.html.
+    # The folder of the page, with an index.html.
     static: Path | None = None
-    # "fsync" survives power loss, "os" the death of the process.
+    # "fsync" survives a power loss, "os" only a crash of the process.
     durability: str = "fsync"
-    # Refuse logins that sign a challenge of the client's own choosing.
+    # Refuse logins with a challenge that the client chose itself.
     nonce_only: bool = False
-    # Who may make an account: "open", "invite" or "closed". Empty: "open" for a relay that only
-    # this machine reaches, else "invite".
+    # Who may create an account: "open", "invite" or "closed". Empty: "open" for a relay that only
+    # this machine can reach, else "invite".
     registration: RegistrationMode | Literal[""] = ""
-    # Addresses and networks of proxies whose X-Forwarded-For is believed.
+    # Addresses and networks of proxies whose X-Forwarded-For is trusted.
     trusted_proxies: tuple[str, ...] = ()
     limits: RelayLimits = field(default_factory=RelayLimits)
 
@@ -58,7 +58,7 @@ class RelayConfig:
 
     @property
     def is_public(self) -> bool:
-        """Whether others than this machine reach it, by itself or through a proxy."""
+        """Whether other machines can reach it, directly or through a proxy."""
         if self.trusted_proxies:
             return True
         public = urlsplit(self.public_url).hostname or "" if self.public_url else "localhost"
@@ -69,22 +69,22 @@ class RelayConfig:
         return self.registration or ("invite" if self.is_public else "open")
 
     def notices(self) -> list[str]:
-        """What whoever starts it should know."""
-        told = []
+        """Return what the operator should know at startup."""
+        notices = []
         if self.registration_mode == "invite":
-            told.append(
+            notices.append(
                 "New accounts need an invite; make one with `crabtalk-web relay invites create`."
             )
         elif self.registration_mode == "closed":
-            told.append("No new accounts are taken.")
+            notices.append("No new accounts are taken.")
         elif self.is_public:
-            told.append("Anybody who reaches it can make an account (registration = open).")
+            notices.append("Anybody who reaches it can make an account (registration = open).")
         if self.public_url and not self.trusted_proxies:
-            told.append(
+            notices.append(
                 "Everybody who comes through the proxy counts as one address; name the proxy in"
                 " trusted_proxies to tell them apart."
             )
-        return told
+        return notices
 
     def tls(self) -> ssl.SSLContext | None:
         if self.tls_certificate is None or self.tls_key is None:

@@ -1,4 +1,4 @@
-"""The core: what every route and every socket event works with."""
+"""The context: the parts that every route and every socket event use."""
 
 import asyncio
 from dataclasses import dataclass
@@ -30,6 +30,6 @@ class RelayContext:
         return self.config.limits
 
     async def remove_blobs(self, names: list[str]) -> None:
-        """Those of rows that are gone. What this leaves behind the sweeper finds."""
+        """Delete the blobs of deleted rows. The periodic sweep finds those that this misses."""
         if names:
             await asyncio.to_thread(self.blobs.remove, names)

@@ -1,8 +1,7 @@
-"""The database: one SQLite file in WAL mode, one thread that writes, a few that read.
+"""The database: one SQLite file in WAL mode, one writer thread and a few reader threads.
 
-Whatever waits when the writer comes back from the disk goes into one transaction: however many
-clients send, they share the flush. Each piece of work is whole or not at all, and is answered only
-once it is kept.
+All jobs that wait while the writer flushes share the next transaction, so that many clients share
+one flush. Each job is applied completely or not at all, and answered only after the commit.
 """
 
 import asyncio
@@ -24,10 +23,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READER_THREADS = 2
-# The others shall not wait for a queue of any length, nor a crash undo one.
+# Limits how long other jobs wait, and how much a crash undoes.
 MAX_BATCH = 256
 BUSY_MS = 5000
-# 32 MB: folding the log into the file costs two more flushes, which all who wait then wait for.
+# 32 MB: a checkpoint costs two more flushes, and every waiting job waits for them.
 CHECKPOINT_PAGES = 8000
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class WriteStatistics:
 
 
 class RelayDatabase:
-    """Opened by its constructor, which raises RelayConfigError."""
+    """The constructor opens the file, and raises RelayConfigError."""
 
     def __init__(self, path: Path, *, flush: bool = True) -> None:
         self._path = path
@@ -62,7 +61,7 @@ class RelayDatabase:
         self._readers: list[sqlite3.Connection] = []
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # SQLite gives its log the permissions it finds here.
+            # SQLite gives its WAL file the same permissions.
             path.touch(mode=0o600)
             path.chmod(0o600)
             self._writer = self._connect()
@@ -77,33 +76,35 @@ class RelayDatabase:
 
     async def write(
         self,
-        do: Callable[Concatenate[sqlite3.Connection, P], T],
+        operation: Callable[Concatenate[sqlite3.Connection, P], T],
         *args: P.args,
-        **given: P.kwargs,
+        **kwargs: P.kwargs,
     ) -> T:
-        """What `do` returns, once it is kept. Those who are told of it are told in the order in
-        which it happened. When cancelled, the work is done all the same."""
+        """Return the result of `operation` after its commit. Results are delivered in commit order.
+        Cancellation does not stop the job."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        work = WriteJob(lambda db: do(db, *args, **given), future)
+        job = WriteJob(lambda db: operation(db, *args, **kwargs), future)
         with self._wake:
             if self._closing:
                 raise RelayError(503, "the relay is stopping; try again in a moment")
-            self._jobs.append(work)
+            self._jobs.append(job)
             self._wake.notify()
         return await future
 
     async def read(
         self,
-        do: Callable[Concatenate[sqlite3.Connection, P], T],
+        operation: Callable[Concatenate[sqlite3.Connection, P], T],
         *args: P.args,
-        **given: P.kwargs,
+        **kwargs: P.kwargs,
     ) -> T:
-        """What `do` returns; it sees whatever was kept before."""
+        """Return the result of `operation`, which sees all earlier commits."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: self._read(do, *args, **given))
+        return await loop.run_in_executor(
+            self._pool, lambda: self._read(operation, *args, **kwargs)
+        )
 
     async def close(self) -> None:
-        """What was given before is kept."""
+        """Finish all queued jobs and close the database."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -116,7 +117,7 @@ class RelayDatabase:
     # ── In threads ──────────────────────────────────────────────────────────────────────────
 
     def _connect(self) -> sqlite3.Connection:
-        # Closed by the loop's thread, once the others have ended.
+        # Closed by the loop's thread, once the other threads have ended.
         db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'FULL' if self._flush else 'NORMAL'}")
@@ -128,16 +129,16 @@ class RelayDatabase:
 
     def _read(
         self,
-        do: Callable[Concatenate[sqlite3.Connection, P], T],
+        operation: Callable[Concatenate[sqlite3.Connection, P], T],
         *args: P.args,
-        **given: P.kwargs,
+        **kwargs: P.kwargs,
     ) -> T:
         db: sqlite3.Connection | None = getattr(self._thread_local, "db", None)
         if db is None:
             db = self._thread_local.db = self._connect()
             db.execute("PRAGMA query_only = ON")
             self._readers.append(db)
-        return do(db, *args, **given)
+        return operation(db, *args, **kwargs)
 
     def _run_writer(self) -> None:
         while True:
@@ -147,51 +148,51 @@ class RelayDatabase:
                 if not self._jobs:
                     return
                 count = min(len(self._jobs), MAX_BATCH)
-                works = [self._jobs.popleft() for _ in range(count)]
+                jobs = [self._jobs.popleft() for _ in range(count)]
                 self.statistics.waiting = len(self._jobs)
-            self._run_batch(works)
-            report_results(works)
+            self._run_batch(jobs)
+            report_results(jobs)
 
-    def _run_batch(self, works: list[WriteJob]) -> None:
-        self.statistics.jobs += len(works)
+    def _run_batch(self, jobs: list[WriteJob]) -> None:
+        self.statistics.jobs += len(jobs)
         self.statistics.transactions += 1
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            for work in works:
-                self._run_job(work)
+            for job in jobs:
+                self._run_job(job)
             self._writer.execute("COMMIT")
         except Exception:
             log.exception("nothing could be kept")
             with suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-            for work in works:
-                work.error = RelayError(
+            for job in jobs:
+                job.error = RelayError(
                     507, "the relay cannot write its database; look at its disk, then try again"
                 )
 
-    def _run_job(self, work: WriteJob) -> None:
+    def _run_job(self, job: WriteJob) -> None:
         self._writer.execute("SAVEPOINT work")
         try:
-            work.result = work.function(self._writer)
+            job.result = job.function(self._writer)
         except Exception as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise  # the disk, not the work
-            work.error = error
+                raise  # a failure of the disk, not of the job
+            job.error = error
             self._writer.execute("ROLLBACK TO work")
         self._writer.execute("RELEASE work")
 
 
-def report_results(works: list[WriteJob]) -> None:
-    """One call into the loop, however many wait there."""
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        works[0].future.get_loop().call_soon_threadsafe(resolve_futures, works)
+def report_results(jobs: list[WriteJob]) -> None:
+    """Call into the loop once for the whole batch."""
+    with suppress(RuntimeError):  # the loop is closed
+        jobs[0].future.get_loop().call_soon_threadsafe(resolve_futures, jobs)
 
 
-def resolve_futures(works: list[WriteJob]) -> None:
-    for work in works:
-        if work.future.done():
-            continue  # whoever waited was cancelled
-        if work.error is None:
-            work.future.set_result(work.result)
+def resolve_futures(jobs: list[WriteJob]) -> None:
+    for job in jobs:
+        if job.future.done():
+            continue  # the waiting task was cancelled
+        if job.error is None:
+            job.future.set_result(job.result)
         else:
-            work.future.set_exception(work.error)
+            job.future.set_exception(job.error)

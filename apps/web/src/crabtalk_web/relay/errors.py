@@ -1,11 +1,11 @@
-"""What the relay refuses, and what it cannot do: each with a sentence that says what to do next."""
+"""Errors of the relay. Each message says what to do next."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 class RelayError(Exception):
-    """A request that is refused. It becomes an answer with this status."""
+    """A refused request. It becomes a response with this status."""
 
     def __init__(self, status: int, text: str, body: Mapping[str, Any] | None = None) -> None:
         super().__init__(text)
@@ -14,7 +14,7 @@ class RelayError(Exception):
 
 
 class RelayConfigError(Exception):
-    """The relay cannot start like this."""
+    """The relay cannot start with this configuration."""
 
 
 def build_not_found_error(what: str) -> RelayError:
@@ -22,6 +22,6 @@ def build_not_found_error(what: str) -> RelayError:
 
 
 def build_invalid_error(where: str, reason: str) -> RelayError:
-    """In the shape clients of this protocol expect of a request that does not parse."""
+    """Return the error that clients of this protocol expect for an invalid request."""
     message = f"{where} {reason}"
     return RelayError(400, message, {"error": "Error", "message": message, "statusCode": 400})

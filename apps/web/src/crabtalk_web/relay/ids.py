@@ -1,6 +1,6 @@
-"""Ids, tokens and the time: where everything here gets what is new from.
+"""Ids, tokens and the current time.
 
-An id opens nothing, so chance is good enough for it; a token does.
+Ids grant no access, so they use ordinary randomness; tokens use the secure source.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ def now_ms() -> int:
 
 
 def new_id() -> str:
-    """25 characters, the first a c; later ones sort later, which keeps indexes small."""
+    """Return 25 characters beginning with c. Later ids sort later, which keeps indexes small."""
     rest = to_base36(random.getrandbits(64), 12)
     return f"c{to_base36(now_ms(), 8)}{to_base36(next(_counter), 4)}{rest}"
 
@@ -37,7 +37,7 @@ def new_token() -> str:
 
 
 def hash_token(token: str) -> bytes:
-    """What is kept of a token: whoever reads the database cannot use it."""
+    """Only this hash is stored, so that a copy of the database does not reveal tokens."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 

@@ -1,4 +1,4 @@
-"""Pairs: the key-value store of an account. Values are sealed, keys are not."""
+"""The key-value store of an account. Values are sealed, keys are not."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ NEW_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class KeyValueChange:
-    """None deletes. `version` is the one it replaces, NEW when there is none."""
+    """A value of None deletes. `version` is the version to replace, NEW_VERSION if there is
+    none."""
 
     key: str
     value: bytes | None
@@ -42,33 +43,33 @@ def list_values(
 def change_values(
     db: sqlite3.Connection, account: str, changes: Sequence[KeyValueChange]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """What failed (then nothing was changed), what was done, and the number of the update.
+    """Return the errors (then nothing was changed), the results, and the update number.
 
-    A deleted key keeps its version: what replaces it must have seen the deletion.
+    A deleted key keeps its version: a writer that replaces it must have seen the deletion.
     """
     errors, results = [], []
-    for wanted in changes:
+    for change in changes:
         row = db.execute(
-            "SELECT * FROM pairs WHERE account = ? AND key = ?", (account, wanted.key)
+            "SELECT * FROM pairs WHERE account = ? AND key = ?", (account, change.key)
         ).fetchone()
         current = NEW_VERSION if row is None else int(row["version"])
-        if current != wanted.version:
+        if current != change.version:
             errors.append(
                 {
-                    "key": wanted.key,
+                    "key": change.key,
                     "error": "version-mismatch",
                     "version": current,
                     "value": None if row is None else row["value"],
                 }
             )
         else:
-            results.append({"key": wanted.key, "version": current + 1})
+            results.append({"key": change.key, "version": current + 1})
     if errors:
         return errors, [], 0
     db.executemany(
         "INSERT INTO pairs VALUES (?, ?, ?, ?) ON CONFLICT (account, key)"
         " DO UPDATE SET value = excluded.value, version = excluded.version",
-        [(account, each.key, each.value, each.version + 1) for each in changes],
+        [(account, change.key, change.value, change.version + 1) for change in changes],
     )
     return [], results, allocate_updates(db, account)
 

@@ -1,4 +1,4 @@
-"""The bounds the relay keeps, so that no client can make it grow or stop answering the others."""
+"""The relay's limits, so that no client can exhaust its storage or block the others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -12,13 +12,13 @@ class RelayLimits:
 
     # ── Requests ──────────────────────────────────────────────────────────────────────────────
     body: int = 100 * 1024 * 1024
-    # Of those who have not shown a token.
+    # For requests without a token.
     strangers_body: int = 64 * 1024
-    # How long a request may take to arrive.
+    # How long receiving a request may take.
     body_timeout: float = 60.0
-    # What all requests together may have sent that is not answered yet.
+    # For the bodies of all unanswered requests together.
     inbound: int = 256 * 1024 * 1024
-    # Requests a minute of one address that has not shown a token: pairing asks once a second.
+    # Requests a minute from one address without a token; pairing polls once a second.
     strangers_requests: int = 600
     # ── Messages and records ──────────────────────────────────────────────────────────────────
     batch: int = 100
@@ -29,35 +29,35 @@ class RelayLimits:
     # ── Sockets ───────────────────────────────────────────────────────────────────────────────
     sockets: int = 4096
     account_sockets: int = 2048
-    # Sockets of one address that have not shown a token yet.
+    # Sockets of one address that have not authenticated yet.
     strangers_sockets: int = 256
     frame: int = 8 * 1024 * 1024
     rpc: int = 4 * 1024 * 1024
-    # What may wait for a reader that does not read, before it loses its connection.
+    # Data queued for a client that does not read, before it is disconnected.
     outbox: int = 16 * 1024 * 1024
-    # Calls and other events of one socket that are being worked on.
+    # Calls and other events of one socket that are handled at once.
     socket_events: int = 64
-    # Calls that one socket may offer to answer: a gateway has a handful for each of its agents.
+    # RPC methods registered by one socket: a gateway has a handful for each of its agents.
     methods: int = 16_384
     ping_interval: float = 15.0
     ping_timeout: float = 45.0
     connect_timeout: float = 20.0
     rpc_timeout: float = 30.0
-    # How long a call waits for somebody who has just left, or just come.
+    # How long a call waits for a client that has just disconnected or connected.
     rpc_absent: float = 2.0
     # ── Presence ──────────────────────────────────────────────────────────────────────────────
     skew: float = 600.0
     inactivity: float = 600.0
     # ── Accounts and pairing ──────────────────────────────────────────────────────────────────
     accounts: int = 1000
-    # New accounts of one address an hour.
+    # New accounts an hour from one address.
     accounts_an_hour: int = 20
-    # An account without a session, a machine or a word makes room for another after this long.
+    # After this time an account without sessions, machines or messages may be evicted.
     unused_account: float = 3600.0
     account_sessions: int = 10_000
     account_machines: int = 1000
     account_messages: int = 2_000_000
-    # All that it keeps but files, which have a bound of their own.
+    # Everything it stores except files, which have their own limit.
     account_bytes: int = 4 * 1024 * 1024 * 1024
     pairing: float = 300.0
     pairings: int = 1000
@@ -77,7 +77,7 @@ class RelayLimits:
 
 
 def read_limits(given: Mapping[str, float]) -> RelayLimits:
-    """Bounds as a settings file has them. Raises RelayConfigError."""
+    """Parse the limits of a settings file. Raises RelayConfigError."""
     known = {field.name: type(field.default) for field in fields(RelayLimits)}
     for name, value in given.items():
         if name not in known:

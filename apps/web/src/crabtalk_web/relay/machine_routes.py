@@ -1,4 +1,4 @@
-"""Routes of machines, and of the keys by which they open sessions."""
+"""Routes for machines and their access keys."""
 
 from aiohttp import web
 
@@ -11,8 +11,8 @@ from .routing import AuthenticatedRoute, PublicRoute
 
 
 class MachineRoutes:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
 
     def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         access = "/v1/access-keys/{session}/{machine}"
@@ -45,8 +45,8 @@ class MachineRoutes:
             )
         self._context.presence.mark_begun("machines", caller.account, new.id)
         if update:
-            told = {name: value for name, value in machine.items() if name != "id"}
-            body = {"t": "new-machine", "machineId": new.id, **told}
+            announced = {name: value for name, value in machine.items() if name != "id"}
+            body = {"t": "new-machine", "machineId": new.id, **announced}
             self._context.hub.send_update(caller.account, update, body)
             metadata = {"value": machine["metadata"], "version": machine["metadataVersion"]}
             body = {"t": "update-machine", "machineId": new.id, "metadata": metadata}
@@ -61,9 +61,11 @@ class MachineRoutes:
         )
 
     async def get_machine(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        machine = request.match_info["id"]
-        found = await self._context.database.read(machines.get_machine, caller.account, machine)
-        return build_json_response({"machine": found})
+        machine_id = request.match_info["id"]
+        machine = await self._context.database.read(
+            machines.get_machine, caller.account, machine_id
+        )
+        return build_json_response({"machine": machine})
 
     async def delete(self, request: web.Request, caller: AccountDevice) -> web.Response:
         machine = request.match_info["id"]
@@ -76,15 +78,15 @@ class MachineRoutes:
         return build_json_response({"success": True})
 
     async def get_access_key(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        found = await self._context.database.read(
+        access_key = await self._context.database.read(
             access_keys.get_access_key, caller.account, *read_path_ids(request)
         )
-        return build_json_response({"accessKey": found})
+        return build_json_response({"accessKey": access_key})
 
     async def create_access_key(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session, machine = read_path_ids(request)
         async with self._context.body_reader.read_body(request, request_types.NewAccessKey) as new:
-            made = await self._context.database.write(
+            access_key = await self._context.database.write(
                 run_within_quota,
                 self._context.limits,
                 access_keys.create_access_key,
@@ -93,13 +95,13 @@ class MachineRoutes:
                 machine,
                 new.data,
             )
-        return build_json_response({"success": True, "accessKey": made})
+        return build_json_response({"success": True, "accessKey": access_key})
 
     async def change_access_key(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session, machine = read_path_ids(request)
         async with self._context.body_reader.read_body(
             request, request_types.AccessKeyChange
-        ) as wanted:
+        ) as change:
             is_done, now = await self._context.database.write(
                 run_within_quota,
                 self._context.limits,
@@ -107,8 +109,8 @@ class MachineRoutes:
                 caller.account,
                 session,
                 machine,
-                wanted.data,
-                wanted.expected_version,
+                change.data,
+                change.expected_version,
             )
         if is_done:
             return build_json_response({"success": True, "version": now.version})

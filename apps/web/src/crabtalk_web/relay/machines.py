@@ -1,4 +1,4 @@
-"""Machines: where gateways run. Their ids are of their own making, and nobody else's."""
+"""Machines: where gateways run. They choose their own ids, and each id belongs to one account."""
 
 import sqlite3
 from typing import Any
@@ -17,7 +17,7 @@ def register_machine(
     data_key: bytes | None,
     most: int,
 ) -> tuple[dict[str, Any], int]:
-    """The machine, and the first of two numbers for updates if it is new."""
+    """Return the machine, and the first of two update numbers if it is new."""
     row = db.execute("SELECT * FROM machines WHERE id = ?", (machine,)).fetchone()
     if row is not None and row["account"] != account:
         raise RelayError(409, "this machine belongs to another account; give it a new id")
@@ -56,7 +56,7 @@ def get_machine(db: sqlite3.Connection, account: str, machine: str) -> dict[str,
 
 
 def delete_machine(db: sqlite3.Connection, account: str, machine: str) -> int:
-    """The number of the update that tells of it."""
+    """Return the update number of the deletion."""
     get_machine(db, account, machine)
     db.execute("DELETE FROM machines WHERE id = ?", (machine,))
     return allocate_updates(db, account)

@@ -1,4 +1,4 @@
-"""Routes of messages: one transaction and one round of telling for each batch."""
+"""Routes for messages: one transaction and one broadcast for each batch."""
 
 import sqlite3
 from typing import Any
@@ -18,8 +18,8 @@ NEWEST_COUNT = 150
 
 
 class MessageRoutes:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
 
     def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         return [
@@ -33,7 +33,7 @@ class MessageRoutes:
             if len(new.messages) > self._context.limits.batch:
                 most = self._context.limits.batch
                 raise build_invalid_error("body/messages", f"must have at most {most} messages")
-            drafts = [MessageDraft(each.content, each.local_id) for each in new.messages]
+            drafts = [MessageDraft(message.content, message.local_id) for message in new.messages]
             rows = await append_and_announce(
                 self._context, caller.account, request.match_info["id"], drafts
             )
@@ -45,40 +45,42 @@ class MessageRoutes:
         limit = read_query_number(request, "limit", 1, self._context.limits.page, 100)
         after = read_query_number(request, "after_seq", 0, LAST_SEQ, 0)
         before = read_query_number(request, "before_seq", 1, LAST_SEQ, 0)
-        found, has_more = await self._context.database.read(
+        rows, has_more = await self._context.database.read(
             read_message_page, caller.account, request.match_info["id"], after, before, limit
         )
-        return build_json_response({"messages": found, "hasMore": has_more})
+        return build_json_response({"messages": rows, "hasMore": has_more})
 
     async def list_newest(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        found, _ = await self._context.database.read(
+        rows, _ = await self._context.database.read(
             read_message_page, caller.account, request.match_info["id"], 0, LAST_SEQ, NEWEST_COUNT
         )
-        return build_json_response({"messages": found})
+        return build_json_response({"messages": rows})
 
 
 async def append_and_announce(
-    core: RelayContext,
+    context: RelayContext,
     account: str,
     session: str,
     drafts: list[MessageDraft],
     skip: ClientSocket | None = None,
 ) -> list[dict[str, Any]]:
-    """Kept, then told to everybody but `skip`. Nothing comes between the two, so that all are told
-    in the order of the session."""
-    appended = await core.database.write(
-        run_within_quota, core.limits, messages.append_messages, account, session, drafts
+    """Store messages, then send them to all sockets but `skip`. Nothing runs between the two, so
+    that all sockets get them in the order of the session."""
+    appended = await context.database.write(
+        run_within_quota, context.limits, messages.append_messages, account, session, drafts
     )
     for at, message in enumerate(appended.new):
         body = {"t": "new-message", "sid": session, "message": message}
-        core.hub.send_update(account, appended.first_update + at, body, session=session, skip=skip)
+        context.hub.send_update(
+            account, appended.first_update + at, body, session=session, skip=skip
+        )
     return appended.rows
 
 
 def read_message_page(
     db: sqlite3.Connection, account: str, session: str, after: int, before: int, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
-    number_ = sessions.find_session_number(db, account, session)
+    number = sessions.find_session_number(db, account, session)
     if before:
-        return messages.list_before(db, number_, before, limit)
-    return messages.list_after(db, number_, after, limit)
+        return messages.list_before(db, number, before, limit)
+    return messages.list_after(db, number, after, limit)

@@ -1,4 +1,4 @@
-"""Messages: what a session's devices say to each other, in one order, without a gap."""
+"""The messages of a session, in one order without gaps."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class MessageDraft:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """All that was given, in order; those that are new have numbers for their updates."""
+    """All given messages in order, and the new ones with their update numbers."""
 
     rows: list[dict[str, Any]]
     new: list[dict[str, Any]]
@@ -30,26 +30,26 @@ class AppendResult:
 def append_messages(
     db: sqlite3.Connection, account: str, session: str, drafts: Sequence[MessageDraft]
 ) -> AppendResult:
-    """A draft whose local id is known is what was said before: it is neither kept nor counted."""
+    """A draft with a known local id is a repeat: it is neither stored nor counted."""
     row = db.execute(
         "SELECT no, seq FROM sessions WHERE id = ? AND account = ?", (session, account)
     ).fetchone()
     if row is None:
         raise build_not_found_error("Session")
     number, seq, now = int(row["no"]), int(row["seq"]), now_ms()
-    found = find_by_local_ids(
+    known = find_by_local_ids(
         db, number, [draft.local_id for draft in drafts if draft.local_id is not None]
     )
-    rows, new, inserts = list(found.values()), [], []
+    rows, new, inserts = list(known.values()), [], []
     for draft in drafts:
-        if draft.local_id is not None and draft.local_id in found:
+        if draft.local_id is not None and draft.local_id in known:
             continue
         seq += 1
-        said = build_message(new_id(), seq, draft.content, draft.local_id, now)
+        message = build_message(new_id(), seq, draft.content, draft.local_id, now)
         if draft.local_id is not None:
-            found[draft.local_id] = said
-        new.append(said)
-        inserts.append((number, seq, said["id"], draft.local_id, draft.content, now))
+            known[draft.local_id] = message
+        new.append(message)
+        inserts.append((number, seq, message["id"], draft.local_id, draft.content, now))
     if not new:
         return AppendResult(rows, new, 0)
     if seq > LAST_SEQ:
@@ -64,7 +64,7 @@ def append_messages(
         "UPDATE accounts SET messages = messages + ?, bytes = bytes + ? WHERE id = ?",
         (len(new), size, account),
     )
-    rows = sorted([*rows, *new], key=lambda each: int(each["seq"]))
+    rows = sorted([*rows, *new], key=lambda message: int(message["seq"]))
     return AppendResult(rows, new, allocate_updates(db, account, len(new)))
 
 
@@ -94,7 +94,7 @@ def list_after(
 def list_before(
     db: sqlite3.Connection, number: int, seq: int, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The latest first."""
+    """Return the newest first."""
     rows = db.execute(
         "SELECT * FROM messages WHERE session = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
         (number, seq, limit + 1),
@@ -119,6 +119,6 @@ def build_message(
     }
 
 
-def drop_content(said: dict[str, Any]) -> dict[str, Any]:
-    """What its sender needs to know: all but the words."""
-    return {name: value for name, value in said.items() if name != "content"}
+def drop_content(message: dict[str, Any]) -> dict[str, Any]:
+    """Return what the sender needs to know, without the content."""
+    return {name: value for name, value in message.items() if name != "content"}

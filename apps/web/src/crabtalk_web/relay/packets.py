@@ -1,7 +1,7 @@
-"""Packets: the texts of Engine.IO 4 and Socket.IO 5 over a WebSocket, as far as clients use them.
+"""Packets of Engine.IO 4 and Socket.IO 5 over a WebSocket, as far as clients use them.
 
-One namespace, no binary attachments. A text is a digit for the engine, then, inside its messages, a
-digit for the socket, a number if an answer is wanted, and JSON.
+One namespace, no binary attachments. A packet is a digit for the engine, then, inside its messages,
+a digit for the socket, a number if an answer is wanted, and JSON.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import msgspec
 
 OPEN, CLOSE, PING, PONG, MESSAGE, UPGRADE, NOOP = "0123456"
 CONNECT, DISCONNECT, EVENT, ACK, CONNECT_ERROR = "01234"
-# More digits than a client can count to are not a number of its.
+# Packet numbers with more digits are invalid.
 ID_DIGITS = 18
 
 encode_json = msgspec.json.Encoder().encode
@@ -19,7 +19,7 @@ decode_json = msgspec.json.Decoder().decode
 
 
 class PacketError(Exception):
-    """It is not a packet we know, and nothing after it can be trusted."""
+    """The packet is unknown, so the rest of the connection cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Packet:
 
 
 def parse_packet(text: str) -> Packet:
-    """What follows the engine's digit for a message. Raises PacketError."""
+    """Parse the part after the engine's digit for a message. Raises PacketError."""
     kind, at = text[:1], 1
     if kind not in (CONNECT, DISCONNECT, EVENT, ACK):
         raise PacketError(f"unknown packet {kind!r}")
@@ -61,14 +61,14 @@ def check_packet_data(kind: str, data: Any) -> Any:
 
 
 def encode_open(sid: str, ping_interval: float, ping_timeout: float, most: int) -> str:
-    told = {
+    opening_data = {
         "sid": sid,
         "upgrades": [],
         "pingInterval": round(ping_interval * 1000),
         "pingTimeout": round(ping_timeout * 1000),
         "maxPayload": most,
     }
-    return OPEN + encode_json(told).decode()
+    return OPEN + encode_json(opening_data).decode()
 
 
 def encode_connected(sid: str) -> str:

@@ -1,7 +1,8 @@
-"""The page: files of one folder, under a policy that lets them talk to this relay and nobody else.
+"""Serves the page: the files of one folder, with a policy that allows connections only to this
+relay.
 
-They are kept in memory, compressed, for as long as they are on disk as they were. A path that is no
-file and asks for a document gets the page itself, which knows its own paths.
+Files are cached in memory, compressed, until they change on disk. A request for a document whose
+path is no file gets the index, because the page handles its own paths.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ POLICY = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        # No text becomes a script. The one policy of that name starts the page's own workers.
+        # Text cannot become a script. The page's own workers are started under the one named
+        # policy.
         "require-trusted-types-for 'script'",
         "trusted-types crabtalk",
     )
@@ -42,11 +44,11 @@ HEADERS = {
     "Permissions-Policy": "geolocation=(), microphone=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    # A page that was replaced must not go on with half of its old files.
+    # A replaced page must not run with half of its old files.
     "Cache-Control": "no-cache",
     "Vary": "Accept-Encoding",
 }
-# What the system's own tables know is another matter on each machine.
+# The system's own tables differ between machines.
 MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -58,14 +60,14 @@ MEDIA_TYPES = {
     ".webmanifest": "application/manifest+json",
 }
 SERVICE_WORKER = "worker.js"
-# Stands in the service worker for the digest of the whole page: a browser that looks for a newer
-# page compares that file alone.
+# Placeholder in the service worker for the digest of the whole page: browsers compare only that
+# file to find a newer page.
 UNVERSIONED = b'"unversioned"'
 
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """Another stamp, another file."""
+    """Changes whenever the file does."""
 
     changed: int
     size: int
@@ -73,7 +75,7 @@ class FileStamp:
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file as it is served."""
+    """A file in the form in which it is served."""
 
     stamp: FileStamp
     type: str
@@ -99,21 +101,21 @@ class PageServer:
 
     def _find_page_file(self, folder: Path, path: str) -> PageFile:
         file = find_file(folder, path)
-        leaf = self._load_page_file(file)
+        page_file = self._load_page_file(file)
         if file != folder / SERVICE_WORKER:
-            return leaf
-        body = leaf.body.replace(UNVERSIONED, f'"{self._version(folder)}"'.encode())
-        return build_page_file(leaf.stamp, leaf.type, body)
+            return page_file
+        body = page_file.body.replace(UNVERSIONED, f'"{self._version(folder)}"'.encode())
+        return build_page_file(page_file.stamp, page_file.type, body)
 
     def _load_page_file(self, file: Path) -> PageFile:
-        about = file.stat()
-        stamp = FileStamp(about.st_mtime_ns, about.st_size)
-        leaf = self._files.get(file)
-        if leaf is None or leaf.stamp != stamp:
-            leaf = self._files[file] = build_page_file(
+        status = file.stat()
+        stamp = FileStamp(status.st_mtime_ns, status.st_size)
+        page_file = self._files.get(file)
+        if page_file is None or page_file.stamp != stamp:
+            page_file = self._files[file] = build_page_file(
                 stamp, guess_media_type(file), file.read_bytes()
             )
-        return leaf
+        return page_file
 
     def _version(self, folder: Path) -> str:
         digest = hashlib.sha256()
@@ -151,14 +153,14 @@ def build_page_file(stamp: FileStamp, kind: str, body: bytes) -> PageFile:
     return PageFile(stamp, kind, body, zipped if is_smaller else None, digest)
 
 
-def build_file_response(request: web.Request, leaf: PageFile) -> web.Response:
-    # Weak, because it stands for the file however it is compressed.
-    headers = {**HEADERS, "ETag": f'W/"{leaf.digest}"'}
-    if any(tag.value in (leaf.digest, "*") for tag in request.if_none_match or ()):
+def build_file_response(request: web.Request, page_file: PageFile) -> web.Response:
+    # Weak, because it is the same for every compression of the file.
+    headers = {**HEADERS, "ETag": f'W/"{page_file.digest}"'}
+    if any(tag.value in (page_file.digest, "*") for tag in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
-    body = leaf.body
-    if leaf.gzipped is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+    body = page_file.body
+    if page_file.gzipped is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        body = leaf.gzipped
-    charset = "utf-8" if leaf.type.startswith("text/") else None
-    return web.Response(body=body, headers=headers, content_type=leaf.type, charset=charset)
+        body = page_file.gzipped
+    charset = "utf-8" if page_file.type.startswith("text/") else None
+    return web.Response(body=body, headers=headers, content_type=page_file.type, charset=charset)

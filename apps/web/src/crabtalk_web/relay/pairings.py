@@ -1,8 +1,9 @@
 """Pairings: requests of machines and devices to be let into an account.
 
-A request lives five minutes and is answered once. Its token is made when it is fetched; a client
-that asks for it gets it in a box that only it can open, and may then fetch it again until the
-request expires. In clear it is handed out once, for whoever has seen the QR code could fetch it.
+A request lives for five minutes and is answered once. Its token is created when it is fetched. A
+client that asks for it gets the token in a box that only the client can open, and may fetch it
+again until the request expires. An unsealed token is handed out once, because anyone who has seen
+the QR code could fetch it.
 """
 
 import sqlite3
@@ -18,7 +19,7 @@ from .ids import now_ms
 
 @dataclass(frozen=True, slots=True)
 class PairingState:
-    """What a request has come to. No token: it still waits."""
+    """The state of a request. Without a token it is still pending."""
 
     token: str = ""
     sealed_token: bytes = b""
@@ -90,7 +91,7 @@ def answer_pairing(
     response: bytes,
     lifetime: float,
 ) -> bool:
-    """False when there is no such request. The first answer counts."""
+    """Return False if there is no such request. The first answer counts."""
     oldest = now_ms() - round(lifetime * 1000)
     delete_old_pairings(db, oldest)
     db.execute(
@@ -113,9 +114,9 @@ def delete_old_pairings(db: sqlite3.Connection, before: int) -> None:
 
 
 def seal_token(public_key: bytes, token: str) -> bytes:
-    once = PrivateKey.generate()
+    ephemeral_key = PrivateKey.generate()
     try:
-        box = Box(once, PublicKey(public_key))
+        box = Box(ephemeral_key, PublicKey(public_key))
     except CryptoError:
         raise RelayError(401, "Invalid public key") from None
-    return bytes(once.public_key) + bytes(box.encrypt(token.encode()))
+    return bytes(ephemeral_key.public_key) + bytes(box.encrypt(token.encode()))

@@ -1,6 +1,6 @@
-"""Presence: which sessions and machines are alive, as their heartbeats say.
+"""Presence: which sessions and machines are online, according to their heartbeats.
 
-Heartbeats are passed on at once and written seldom: a crash forgets seconds of them.
+Heartbeats are forwarded at once and stored rarely, so a crash loses seconds of them.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from .ids import now_ms
 from .limits import RelayLimits
 from .socket_hub import SocketHub
 
-# A record's time is written when it has moved by this much, in milliseconds.
+# A record's time is stored when it has changed by this much, in milliseconds.
 WRITE_AFTER = 30_000
 OWNERSHIP_CACHED_FOR = 30.0
-# What still comes from a process that is ending must not wake the session up again.
+# Late heartbeats of a process that is ending must not make the session active again.
 IGNORED_FOR = 60.0
 MAX_REMEMBERED = 10_000
 
@@ -53,7 +53,7 @@ class PresenceTracker:
         self._announce(key, active_at, is_active=True, is_thinking=is_thinking)
 
     async def mark_ended(self, kind: rows.RecordKind, account: str, record: str) -> bool:
-        """False when the account has no such record. Heartbeats under way are ignored."""
+        """Return False if the account has no such record. Heartbeats in transit are ignored."""
         key = (kind, account, record)
         at = await self._database.write(rows.set_inactive, kind, account, record)
         if at is None:
@@ -65,14 +65,14 @@ class PresenceTracker:
         return True
 
     def forget(self, kind: rows.RecordKind, account: str, record: str) -> None:
-        """It is deleted."""
+        """The record was deleted."""
         key = (kind, account, record)
         self._ignored_until[key] = self._time() + IGNORED_FOR
-        for kept in (self._unwritten, self._written, self._ownership):
-            kept.pop(key, None)
+        for cache in (self._unwritten, self._written, self._ownership):
+            cache.pop(key, None)
 
     def mark_begun(self, kind: rows.RecordKind, account: str, record: str) -> None:
-        """Whoever ended it has begun it anew."""
+        """The record is in use again, so that its heartbeats count."""
         self._ignored_until.pop((kind, account, record), None)
         self._ownership.pop((kind, account, record), None)
 
@@ -113,9 +113,9 @@ class PresenceTracker:
         return self._ignored_until.get(key, 0) > self._time()
 
     async def _is_owned(self, key: RecordKey) -> bool:
-        known = self._ownership.get(key)
-        if known is not None and known[0] > self._time():
-            return known[1]
+        cached = self._ownership.get(key)
+        if cached is not None and cached[0] > self._time():
+            return cached[1]
         is_owned = await self._database.read(rows.is_owned, *key)
         self._ownership[key] = (self._time() + OWNERSHIP_CACHED_FOR, is_owned)
         drop_oldest(self._ownership)
@@ -125,6 +125,6 @@ class PresenceTracker:
         return asyncio.get_running_loop().time()
 
 
-def drop_oldest(kept: OrderedDict[Any, Any]) -> None:
-    while len(kept) > MAX_REMEMBERED:
-        kept.popitem(last=False)
+def drop_oldest(cache: OrderedDict[Any, Any]) -> None:
+    while len(cache) > MAX_REMEMBERED:
+        cache.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Who is there, as far as the database remembers it."""
+"""The presence columns in the database."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def set_active(db: sqlite3.Connection, seen: Iterable[tuple[RecordKind, str, int
 
 
 def set_inactive(db: sqlite3.Connection, kind: RecordKind, account: str, record: str) -> int | None:
-    """When it was last there; None if the account has no such record."""
+    """Return when it was last active; None if the account has no such record."""
     row = db.execute(
         f"UPDATE {kind} SET active = 0"  # noqa: S608
         " WHERE id = ? AND account = ? RETURNING active_at",
@@ -36,7 +36,8 @@ def set_inactive(db: sqlite3.Connection, kind: RecordKind, account: str, record:
 def expire_records(
     db: sqlite3.Connection, kind: RecordKind, before: int
 ) -> list[tuple[str, str, int]]:
-    """Those not heard of since `before`, inactive from now on: account, id, when last heard of."""
+    """Mark records without heartbeats since `before` as inactive. Return account, id and last
+    time."""
     rows = db.execute(
         f"UPDATE {kind} SET active = 0 WHERE active AND active_at < ?"  # noqa: S608
         " RETURNING account, id, active_at",

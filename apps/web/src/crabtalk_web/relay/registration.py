@@ -1,7 +1,7 @@
-"""Registration: who may make an account at this relay, and the invites that let people do it.
+"""Registration: who may create an account at this relay, and invites.
 
-Logging in to an account that exists needs no invite and is never refused here. The database has
-only the hash of an invite's code, so whoever reads it cannot use one.
+Logging in to an existing account needs no invite and is never refused here. The database has only
+the hashes of invite codes, so a copy of it cannot be used to register.
 """
 
 import hashlib
@@ -16,33 +16,31 @@ from .ids import new_id, now_ms
 RegistrationMode = Literal["open", "invite", "closed"]
 REGISTRATION_MODES: tuple[RegistrationMode, ...] = get_args(RegistrationMode)
 
-# Without letters and digits that look alike. 20 of them are 100 bits.
+# Without letters and digits that look alike. 20 of them have 100 bits.
 ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"
 CODE_LENGTH = 20
 CODE_GROUP = 5
 
-# Clients look at the code, people read the sentence.
+# Clients read the code, people read the message.
 INVITE_NEEDED = "invite-needed"
 CLOSED = "registration-closed"
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What decides whether a key that is not known gets an account."""
+    """The data that decides whether an unknown key gets an account."""
 
     mode: RegistrationMode
     most: int
     invite: str = ""
-    # Accounts that nobody has used make room once they are this old. Milliseconds since 1970.
+    # Unused accounts older than this may be evicted. Milliseconds since 1970.
     unused_before: int = 0
 
 
 def admit_account(db: sqlite3.Connection, admission: Admission) -> None:
-    """Uses up the invite and makes room. Raises RelayError 403."""
+    """Use up the invite and make room. Raises RelayError 403."""
     if admission.mode == "closed":
-        raise build_registration_error(
-            CLOSED, "this relay takes no new accounts; ask whoever runs it"
-        )
+        raise build_registration_error(CLOSED, "this relay takes no new accounts; ask its operator")
     if admission.mode == "invite":
         use_invite(db, admission.invite)
     make_room(db, admission)
@@ -51,7 +49,7 @@ def admit_account(db: sqlite3.Connection, admission: Admission) -> None:
 def make_room(db: sqlite3.Connection, admission: Admission) -> None:
     if db.execute("SELECT count(*) FROM accounts").fetchone()[0] < admission.most:
         return
-    # A key that is evicted can log in again and has lost nothing.
+    # An evicted key can log in again and has lost nothing.
     removed = db.execute(
         "DELETE FROM accounts WHERE id = (SELECT id FROM accounts WHERE created_at < ?"
         " AND settings IS NULL"
@@ -65,7 +63,7 @@ def make_room(db: sqlite3.Connection, admission: Admission) -> None:
         (admission.unused_before, admission.unused_before),
     ).fetchone()
     if removed is None:
-        raise RelayError(403, "this relay takes no more accounts; ask whoever runs it")
+        raise RelayError(403, "this relay takes no more accounts; ask its operator")
     db.execute("INSERT INTO removals (account) VALUES (?)", (removed["id"],))
 
 
@@ -73,7 +71,7 @@ def make_room(db: sqlite3.Connection, admission: Admission) -> None:
 
 
 def create_invite(db: sqlite3.Connection, uses: int, expires_at: int) -> str:
-    """The code, which is told once."""
+    """Return the code, which is shown only once."""
     code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
     db.execute(
         "INSERT INTO invites (id, hash, uses_left, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
@@ -83,7 +81,7 @@ def create_invite(db: sqlite3.Connection, uses: int, expires_at: int) -> str:
 
 
 def list_invites(db: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Those that can still be used."""
+    """Return the invites that can still be used."""
     rows = db.execute(
         "SELECT * FROM invites WHERE expires_at > ? AND uses_left > 0 ORDER BY created_at, id",
         (now_ms(),),
@@ -101,7 +99,7 @@ def list_invites(db: sqlite3.Connection) -> list[dict[str, Any]]:
 
 
 def revoke_invite(db: sqlite3.Connection, invite: str) -> bool:
-    """False when there is no such invite."""
+    """Return False if there is no such invite."""
     row = db.execute("DELETE FROM invites WHERE id = ? RETURNING id", (invite,)).fetchone()
     return row is not None
 
@@ -128,7 +126,7 @@ def forget_old_invites(db: sqlite3.Connection) -> None:
 
 
 def hash_code(code: str) -> bytes:
-    """However it is typed: dashes, spaces and case do not matter."""
+    """Dashes, spaces and case do not matter."""
     letters = "".join(letter for letter in code.upper() if letter in ALPHABET)
     return hashlib.sha256(letters.encode()).digest()
 

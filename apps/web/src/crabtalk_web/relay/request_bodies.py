@@ -1,6 +1,6 @@
-"""The mailroom: request bodies on their way in, answers on their way out.
+"""Reads request bodies and builds JSON responses.
 
-What all requests have sent and nobody has answered yet is bounded together, not each by itself.
+The bodies of all unanswered requests share one limit.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ class BodyReader:
     async def read_body(
         self, request: web.Request, shape: type[T], most: int = 0
     ) -> AsyncIterator[T]:
-        """The body as `shape`, which counts against the bound until the context is left."""
+        """Parse the body as `shape`. It counts against the limit until the context is left."""
         most = most or self._limits.body
         if (request.content_length or 0) > most:
             raise build_too_large_error(most)
-        letter = bytearray()
+        data = bytearray()
         try:
-            await self._receive(request, letter, most)
-            yield decode_body(bytes(letter) or b"{}", shape)
+            await self._receive(request, data, most)
+            yield decode_body(bytes(data) or b"{}", shape)
         finally:
-            self._inbound -= len(letter)
+            self._inbound -= len(data)
 
-    async def _receive(self, request: web.Request, letter: bytearray, most: int) -> None:
+    async def _receive(self, request: web.Request, data: bytearray, most: int) -> None:
         try:
             async with asyncio.timeout(self._limits.body_timeout):
                 async for piece in request.content.iter_chunked(CHUNK):
                     self._reserve(len(piece))
-                    letter += piece
-                    if len(letter) > most:
+                    data += piece
+                    if len(data) > most:
                         raise build_too_large_error(most)
         except TimeoutError:
             raise RelayError(408, "the request took too long to arrive; send it again") from None
@@ -67,13 +67,13 @@ def decode_body(data: bytes, shape: type[T]) -> T:
 
 
 def build_json_response(value: Any, status: int = 200) -> web.Response:
-    """Bytes in it become base64."""
+    """Bytes are encoded as base64."""
     body = msgspec.json.encode(value)
     return web.Response(body=body, status=status, content_type="application/json")
 
 
 def read_query_number(request: web.Request, name: str, least: int, most: int, default: int) -> int:
-    """A number of the query string. Raises RelayError 400."""
+    """Read a number from the query string. Raises RelayError 400."""
     text = request.query.get(name)
     if text is None:
         return default

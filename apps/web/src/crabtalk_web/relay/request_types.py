@@ -1,5 +1,5 @@
-"""Shapes: what clients send. Ciphertext is bytes here and base64 on the wire; what is no base64 was
-not sealed, and is refused before it is kept."""
+"""The shapes of client requests. Ciphertext is bytes here and base64 on the wire. A value that is
+not base64 was not sealed, and is refused before it is stored."""
 
 from typing import Annotated, Any
 
@@ -21,14 +21,14 @@ class LoginRequest(ClientRequest):
     public_key: bytes
     challenge: bytes
     signature: bytes
-    # Ours: what lets a new account in where registration is by invite.
+    # Our extension: admits a new account if registration is by invite.
     invite: Annotated[str, Meta(max_length=100)] | None = None
 
 
 class PairingRequest(ClientRequest):
     public_key: bytes
     supports_v2: bool | None = msgspec.field(default=None, name="supportsV2")
-    # Ours: the token comes back in a box for this public key.
+    # Our extension: the token is returned in a box for this public key.
     seals_token: bool | None = None
 
 
@@ -62,7 +62,7 @@ class NewMachine(ClientRequest):
 
 class UploadRequest(ClientRequest):
     size: Annotated[int, Meta(ge=1)]
-    # It says what the file is called, so it is neither kept nor logged.
+    # Not stored and not logged, because it is private.
     filename: Any = None
 
 
@@ -124,7 +124,7 @@ class AccessKeyChange(ClientRequest):
 
 
 class IgnoredBody(ClientRequest):
-    """Whatever is in it does not matter."""
+    """The content does not matter."""
 
 
 # ── Socket events ───────────────────────────────────────────────────────────────────────────────

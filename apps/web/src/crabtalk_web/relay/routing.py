@@ -1,4 +1,4 @@
-"""Routing: a route is a method, a path and who answers it; most of them know who asks."""
+"""Routes: method, path and handler. Most handlers get the authenticated device."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ DeviceHandler: TypeAlias = Callable[[web.Request, AccountDevice], Awaitable[web.
 
 
 class AuthenticatedRoute(NamedTuple):
-    """For those who have shown a token."""
+    """Requires a token."""
 
     method: str
     path: str
@@ -21,15 +21,15 @@ class AuthenticatedRoute(NamedTuple):
 
 
 class PublicRoute(NamedTuple):
-    """For anybody."""
+    """Needs no token."""
 
     method: str
     path: str
     handler: RequestHandler
 
 
-def authenticate_first(doorman: Authenticator, handler: DeviceHandler) -> RequestHandler:
+def authenticate_first(authenticator: Authenticator, handler: DeviceHandler) -> RequestHandler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await handler(request, await doorman.authenticate(request))
+        return await handler(request, await authenticator.authenticate(request))
 
     return handle

@@ -1,7 +1,7 @@
-"""RPC: a device calls what a gateway has registered. The relay passes sealed texts on.
+"""RPC: a device calls a method that a gateway has registered. The relay forwards sealed texts.
 
-A method is called `<session or machine>:<name>`. A call to somebody who is not there fails at once,
-unless they have just left or just come: reconnecting takes a moment.
+A method is called `<session or machine>:<name>`. A call to an absent target fails at once, unless
+the target has just disconnected or connected: reconnecting takes a moment.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class RpcRouter:
         self._limits = limits
 
     async def call(self, caller: ClientSocket, method: str, params: str) -> dict[str, Any]:
-        """What the caller is told. When cancelled, the call may have happened."""
+        """Return the answer for the caller. After cancellation the call may have happened."""
         if len(params) > self._limits.rpc:
             return build_rpc_error(
                 f"the parameters of a call have at most {self._limits.rpc} bytes"
@@ -43,17 +43,17 @@ class RpcRouter:
         return {"ok": True, "result": result}
 
     async def _find_target(self, caller: ClientSocket, method: str) -> ClientSocket | None:
-        house = self._hub.get_account(caller.account)
-        moved = house.changed_at.get(method.partition(":")[0])
-        while not (able := house.methods.get(method)):
-            if moved is None:
+        account_sockets = self._hub.get_account(caller.account)
+        changed_at = account_sockets.changed_at.get(method.partition(":")[0])
+        while not (sockets := account_sockets.methods.get(method)):
+            if changed_at is None:
                 return None
             try:
-                async with asyncio.timeout_at(moved + self._limits.rpc_absent):
-                    await house.method_registered.wait()
+                async with asyncio.timeout_at(changed_at + self._limits.rpc_absent):
+                    await account_sockets.method_registered.wait()
             except TimeoutError:
                 return None
-        others = [socket for socket in able if socket is not caller]
+        others = [socket for socket in sockets if socket is not caller]
         return others[-1] if others else caller
 
 

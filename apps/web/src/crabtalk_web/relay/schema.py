@@ -1,14 +1,14 @@
-"""The tables, and how a database of an older relay becomes one of today.
+"""The database schema and its migrations.
 
-Columns of ciphertext are BLOBs; what stands in clear is ids, versions, sizes, times, the tags of
-sessions (which clients make unreadable themselves) and the keys of the key-value store.
+Ciphertext columns are BLOBs. Not encrypted are ids, versions, sizes, times, the tags of sessions
+(which clients make unreadable themselves) and the keys of the key-value store.
 """
 
 import sqlite3
 
 from .errors import RelayConfigError
 
-# One script for each version; a script that has been released is never changed.
+# One script for each version. A released script never changes.
 MIGRATIONS = (
     """
     CREATE TABLE accounts (
@@ -140,10 +140,10 @@ MIGRATIONS = (
         UNIQUE (account, token)
     );
     """,
-    # What accounts take up, so that quotas cost no scan: triggers count what belongs to an account,
-    # and `messages.append` counts messages, a batch at a time. A pair and an artifact count as 100
-    # bytes more than they hold: there is no other bound for how many empty ones an account makes.
-    # Invites, and accounts that were removed.
+    # The storage used by accounts, so that quotas need no scan: triggers count what belongs to an
+    # account, and `append_messages` counts messages, a batch at a time. A pair and an artifact
+    # count as 100 bytes more than they hold, because nothing else limits how many empty ones an
+    # account can create. Also invites and removed accounts.
     """
     ALTER TABLE accounts ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE accounts ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
@@ -252,7 +252,8 @@ MIGRATIONS = (
 
 
 def migrate_database(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
-    """Each step whole or not at all. Raises RelayConfigError for a database of a later relay."""
+    """Apply each migration completely or not at all. Raises RelayConfigError for the database of a
+    later relay."""
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > len(migrations):
         raise RelayConfigError(
@@ -272,11 +273,11 @@ def migrate_database(db: sqlite3.Connection, migrations: tuple[str, ...] = MIGRA
 
 
 def split_statements(script: str) -> list[str]:
-    """`executescript` would commit before it begins, and half a migration could be left."""
-    found, statement = [], ""
+    """`executescript` commits before it starts, and could leave half a migration behind."""
+    statements, statement = [], ""
     for part in script.split(";"):
         statement += f"{part};"
         if sqlite3.complete_statement(statement):  # a trigger has semicolons inside
-            found.append(statement)
+            statements.append(statement)
             statement = ""
-    return [each for each in found if each.strip(" \n;")]
+    return [statement_text for statement_text in statements if statement_text.strip(" \n;")]

@@ -1,6 +1,6 @@
-"""The relay: everything together, listening on a port.
+"""The relay server: all parts together, listening on a port.
 
-It writes no access log, and nothing it logs has words of anybody in it.
+It writes no access log, and its log contains no content of any client.
 """
 
 import asyncio
@@ -55,13 +55,13 @@ TICK, FLUSH, SWEEP, CLEAN = 1.0, 5.0, 60.0, 600.0
 SHUTDOWN_TIMEOUT = 5.0
 
 log = logging.getLogger(__name__)
-# The server tells of requests that are none with their words in it.
+# aiohttp logs malformed requests with their content.
 SILENT_LOG = logging.getLogger(f"{__name__}.http")
 SILENT_LOG.setLevel(logging.CRITICAL)
 
 
 class RelayServer:
-    """As a context: listens until it is left. Raises RelayConfigError."""
+    """As a context manager: listens until it is left. Raises RelayConfigError."""
 
     def __init__(self, config: RelayConfig) -> None:
         self.config = config
@@ -104,8 +104,8 @@ class RelayServer:
             ) from None
         self.port = self._runner.addresses[0][1]
         self._periodic_tasks = [
-            asyncio.get_running_loop().create_task(run_periodically(seconds, chore))
-            for seconds, chore in (
+            asyncio.get_running_loop().create_task(run_periodically(seconds, task))
+            for seconds, task in (
                 (min(TICK, limits.ping_interval), self._tick),
                 (FLUSH, self._flush),
                 (SWEEP, self.context.presence.expire_inactive),
@@ -120,8 +120,8 @@ class RelayServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for chore in self._periodic_tasks:
-            chore.cancel()
+        for task in self._periodic_tasks:
+            task.cancel()
         await asyncio.gather(*self._periodic_tasks, return_exceptions=True)
         for socket in self.context.hub.list_sockets():
             socket.close()
@@ -144,21 +144,21 @@ class RelayServer:
         }
 
     async def remove_expired(self) -> None:
-        """Removes files whose time is over, and those that no row speaks of."""
-        core, limits, now = self.context, self.config.limits, now_ms()
-        names = await core.database.write(
+        """Remove expired files, and files without a row."""
+        context, limits, now = self.context, self.config.limits, now_ms()
+        names = await context.database.write(
             attachments.delete_old_attachments,
             now - round(limits.file_retention * 1000),
             now - round(limits.upload * 1000),
         )
-        await core.remove_blobs(names)
-        known = await core.database.read(attachments.list_names)
-        await asyncio.to_thread(core.blobs.remove_unknown, known, limits.upload)
-        await core.database.write(registration.forget_old_invites)
-        await core.database.write(administration.forget_removals, self._last_removal)
+        await context.remove_blobs(names)
+        known = await context.database.read(attachments.list_names)
+        await asyncio.to_thread(context.blobs.remove_unknown, known, limits.upload)
+        await context.database.write(registration.forget_old_invites)
+        await context.database.write(administration.forget_removals, self._last_removal)
 
     async def create_invite(self, uses: int, seconds: float) -> str:
-        """The code of an invite that lets so many people make an account."""
+        """Return the code of an invite that admits `uses` accounts."""
         expires_at = administration.compute_invite_expiry(seconds)
         return await self.context.database.write(registration.create_invite, uses, expires_at)
 
@@ -170,8 +170,10 @@ class RelayServer:
 
     async def _disconnect_removed_accounts(self) -> None:
         """Accounts are removed by a command in another process, which cannot close sockets."""
-        found = await self.context.database.read(administration.list_removals, self._last_removal)
-        for number, account in found:
+        removals = await self.context.database.read(
+            administration.list_removals, self._last_removal
+        )
+        for number, account in removals:
             self._last_removal = number
             self.context.authenticator.forget_account(account)
             self.context.hub.disconnect_account(account)
@@ -181,20 +183,20 @@ class RelayServer:
         await self.context.authenticator.flush()
 
 
-def build_application(core: RelayContext) -> web.Application:
-    app = web.Application(middlewares=[answer_errors_as_json], client_max_size=core.limits.body)
-    for desk in ROUTE_GROUPS:
-        for route in desk(core).routes():
+def build_application(context: RelayContext) -> web.Application:
+    app = web.Application(middlewares=[answer_errors_as_json], client_max_size=context.limits.body)
+    for route_group in ROUTE_GROUPS:
+        for route in route_group(context).routes():
             handler: RequestHandler
             if isinstance(route, AuthenticatedRoute):
-                handler = authenticate_first(core.authenticator, route.handler)
+                handler = authenticate_first(context.authenticator, route.handler)
             else:
                 handler = route.handler
             app.router.add_route(route.method, route.path, handler)
-    updates = SocketRoute(core)
+    updates = SocketRoute(context)
     for path in (UPDATES, f"{UPDATES}/"):
         app.router.add_get(path, updates.get)
-    app.router.add_get("/{path:.*}", PageServer(core.config.static).get)
+    app.router.add_get("/{path:.*}", PageServer(context.config.static).get)
     app.on_response_prepare.append(allow_any_origin)
     return app
 
@@ -203,7 +205,7 @@ def build_application(core: RelayContext) -> web.Application:
 async def answer_errors_as_json(
     request: web.Request, handler: RequestHandler
 ) -> web.StreamResponse:
-    """Failures as JSON, whatever failed."""
+    """Every failure becomes a JSON response."""
     if request.method == "OPTIONS":
         return web.Response(status=204)
     try:
@@ -221,15 +223,15 @@ async def answer_errors_as_json(
 
 
 async def allow_any_origin(request: web.Request, response: web.StreamResponse) -> None:
-    """Whoever asks shows a token that no browser adds by itself: the origin says nothing."""
+    """Requests carry a token that no browser adds by itself, so the origin does not matter."""
     response.headers.update(CORS)
 
 
-async def run_periodically(seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+async def run_periodically(seconds: float, task: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(seconds)
         try:
-            await chore()
+            await task()
         except RelayError as error:
             log.warning("a chore is put off: %s", error)
         except Exception:

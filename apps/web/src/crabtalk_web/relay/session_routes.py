@@ -1,4 +1,4 @@
-"""Routes of sessions: made, listed, ended, deleted, and what is announced of them."""
+"""Routes for sessions: create, list, archive, delete and notify."""
 
 from aiohttp import web
 
@@ -12,13 +12,13 @@ from .routing import AuthenticatedRoute, PublicRoute
 
 NEWEST_COUNT = 150
 CURSOR_PREFIX = "cursor_v1_"
-# A session of which nothing was heard for longer is not active, whatever its row says.
+# A session without heartbeats for longer is not active, whatever its row says.
 RECENT_MS = 15 * 60 * 1000
 
 
 class SessionRoutes:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
 
     def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         return [
@@ -49,15 +49,13 @@ class SessionRoutes:
             )
         self._context.presence.mark_begun("sessions", caller.account, session["id"])
         if update:
-            told = {name: value for name, value in session.items() if name != "lastMessage"}
-            self._context.hub.send_update(caller.account, update, {"t": "new-session", **told})
+            announced = {name: value for name, value in session.items() if name != "lastMessage"}
+            self._context.hub.send_update(caller.account, update, {"t": "new-session", **announced})
         return build_json_response({"session": session})
 
     async def list_newest(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        found = await self._context.database.read(
-            sessions.list_newest, caller.account, NEWEST_COUNT
-        )
-        return build_json_response({"sessions": found})
+        rows = await self._context.database.read(sessions.list_newest, caller.account, NEWEST_COUNT)
+        return build_json_response({"sessions": rows})
 
     async def list_page(self, request: web.Request, caller: AccountDevice) -> web.Response:
         cursor = request.query.get("cursor")
@@ -66,21 +64,19 @@ class SessionRoutes:
         before = None if cursor is None else cursor.removeprefix(CURSOR_PREFIX)
         since = read_query_number(request, "changedSince", 0, 2**53, 0)
         limit = read_query_number(request, "limit", 1, 200, 50)
-        found, has_more = await self._context.database.read(
+        rows, has_more = await self._context.database.read(
             sessions.list_page, caller.account, before, since, limit
         )
-        following = f"{CURSOR_PREFIX}{found[-1]['id']}" if has_more else None
+        next_cursor = f"{CURSOR_PREFIX}{rows[-1]['id']}" if has_more else None
         return build_json_response(
-            {"sessions": found, "nextCursor": following, "hasNext": has_more}
+            {"sessions": rows, "nextCursor": next_cursor, "hasNext": has_more}
         )
 
     async def list_active(self, request: web.Request, caller: AccountDevice) -> web.Response:
         limit = read_query_number(request, "limit", 1, 500, 150)
         since = now_ms() - RECENT_MS
-        found = await self._context.database.read(
-            sessions.list_active, caller.account, since, limit
-        )
-        return build_json_response({"sessions": found})
+        rows = await self._context.database.read(sessions.list_active, caller.account, since, limit)
+        return build_json_response({"sessions": rows})
 
     async def archive(self, request: web.Request, caller: AccountDevice) -> web.Response:
         session = request.match_info["id"]
@@ -101,7 +97,7 @@ class SessionRoutes:
         return build_json_response({"success": True})
 
     async def push_event(self, request: web.Request, caller: AccountDevice) -> web.Response:
-        """Passed on to devices that are connected. This relay asks no push service of anybody's."""
+        """Forward a notice to connected devices. This relay uses no push service."""
         session = request.match_info["id"]
         async with self._context.body_reader.read_body(request, request_types.PushEvent) as event:
             is_owned = await self._context.database.read(
@@ -109,7 +105,7 @@ class SessionRoutes:
             )
             if not is_owned:
                 raise build_not_found_error("Session")
-            told = {
+            announced = {
                 "type": "session-event",
                 "sessionId": session,
                 "kind": event.kind,
@@ -117,7 +113,7 @@ class SessionRoutes:
                 "body": event.body,
                 "timestamp": now_ms(),
             }
-            self._context.hub.send_ephemeral(caller.account, told)
+            self._context.hub.send_ephemeral(caller.account, announced)
         is_watched = self._context.hub.is_watched(caller.account)
         return build_json_response(
             {"success": True, "result": "suppressed" if is_watched else "no_tokens"}

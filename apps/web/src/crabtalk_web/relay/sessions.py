@@ -1,4 +1,4 @@
-"""Sessions: one for each conversation, found again by its tag."""
+"""Sessions: one for each conversation, identified by its tag."""
 
 import sqlite3
 from typing import Any
@@ -16,7 +16,7 @@ def create_session(
     data_key: bytes | None,
     most: int,
 ) -> tuple[dict[str, Any], int]:
-    """The session with this tag, and the number of the update that tells of it if it is new."""
+    """Return the session with this tag, and the update number if it is new."""
     row = db.execute(
         "SELECT * FROM sessions WHERE account = ? AND tag = ?", (account, tag)
     ).fetchone()
@@ -48,7 +48,7 @@ def list_newest(db: sqlite3.Connection, account: str, limit: int) -> list[dict[s
 def list_page(
     db: sqlite3.Connection, account: str, before: str | None, since: int, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
-    """The latest first, from after the session `before`, and whether there are more."""
+    """Return a page, the newest first, after the session `before`, and whether there are more."""
     rows = db.execute(
         "SELECT * FROM sessions WHERE account = ? AND (? IS NULL OR id < ?) AND updated_at > ?"
         " ORDER BY id DESC LIMIT ?",
@@ -69,7 +69,7 @@ def list_active(
 
 
 def find_session_number(db: sqlite3.Connection, account: str, session: str) -> int:
-    """Its number in other tables. Raises RelayError 404."""
+    """Return the session's number in other tables. Raises RelayError 404."""
     row = db.execute(
         "SELECT no FROM sessions WHERE id = ? AND account = ?", (session, account)
     ).fetchone()
@@ -79,7 +79,7 @@ def find_session_number(db: sqlite3.Connection, account: str, session: str) -> i
 
 
 def delete_session(db: sqlite3.Connection, account: str, session: str) -> tuple[list[str], int]:
-    """The names of its files, which are the caller's to remove, and the number of the update."""
+    """Return the names of its files, which the caller must delete, and the update number."""
     number = find_session_number(db, account, session)
     rows = db.execute("SELECT name FROM attachments WHERE session = ?", (number,))
     names = [str(row["name"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Socket events: what devices and gateways say. Whoever wants an answer gets one, always."""
+"""Socket events of devices and gateways. Every event that asks for an answer gets one."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class SocketEvents:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
-        self._rpc = RpcRouter(core.hub, core.limits)
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
+        self._rpc = RpcRouter(context.hub, context.limits)
         self._handlers: dict[str, EventHandler] = {
             "ping": self.ping,
             "message": self.message,
@@ -56,7 +56,7 @@ class SocketEvents:
         }
 
     async def handle(self, socket: ClientSocket, name: str, payload: Any) -> EventAnswer:
-        """The answer, which is sent if it was asked for."""
+        """Return the answer, which is sent only if the client asked for it."""
         handler = self._handlers.get(name)
         if handler is None:
             return build_error_answer(f"there is no event {name[:100]!r}")
@@ -70,56 +70,56 @@ class SocketEvents:
 
     async def handle_call(self, socket: ClientSocket, payload: Any) -> EventAnswer:
         try:
-            wanted = convert_payload(payload, request_types.RpcCall)
+            call = convert_payload(payload, request_types.RpcCall)
         except RelayError as error:
             return build_rpc_error(str(error))
-        return await self._rpc.call(socket, wanted.method, wanted.params)
+        return await self._rpc.call(socket, call.method, call.params)
 
     # ── Messages and records ────────────────────────────────────────────────────────────────
 
     async def ping(self, socket: ClientSocket, payload: Any) -> None:
-        """So that a client knows somebody is there."""
+        """Answers a client that checks the connection."""
 
     async def message(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, request_types.SocketMessage)
-        drafts = [MessageDraft(given.message, given.local_id)]
+        event = convert_payload(payload, request_types.SocketMessage)
+        drafts = [MessageDraft(event.message, event.local_id)]
         (row,) = await append_and_announce(
-            self._context, socket.account, given.sid, drafts, skip=socket
+            self._context, socket.account, event.sid, drafts, skip=socket
         )
         return {"result": "success", "id": row["id"], "seq": row["seq"]}
 
     async def update_metadata(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, request_types.MetadataChange)
+        event = convert_payload(payload, request_types.MetadataChange)
         return await self._change_record(
-            socket, "sessions", "metadata", given.sid, given.metadata, given.expected_version
+            socket, "sessions", "metadata", event.sid, event.metadata, event.expected_version
         )
 
     async def update_state(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, request_types.StateChange)
+        event = convert_payload(payload, request_types.StateChange)
         return await self._change_record(
-            socket, "sessions", "agent_state", given.sid, given.agent_state, given.expected_version
+            socket, "sessions", "agent_state", event.sid, event.agent_state, event.expected_version
         )
 
     async def machine_update_metadata(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, request_types.MachineMetadataChange)
+        event = convert_payload(payload, request_types.MachineMetadataChange)
         return await self._change_record(
             socket,
             "machines",
             "metadata",
-            given.machine_id,
-            given.metadata,
-            given.expected_version,
+            event.machine_id,
+            event.metadata,
+            event.expected_version,
         )
 
     async def machine_update_state(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, request_types.MachineStateChange)
+        event = convert_payload(payload, request_types.MachineStateChange)
         return await self._change_record(
             socket,
             "machines",
             "daemon_state",
-            given.machine_id,
-            given.daemon_state,
-            given.expected_version,
+            event.machine_id,
+            event.daemon_state,
+            event.expected_version,
         )
 
     async def _change_record(
@@ -149,46 +149,46 @@ class SocketEvents:
             return build_error_answer("there is no such record; create it first")
         if not now.is_done:
             return {"result": "version-mismatch", "version": now.version, name: now.value}
-        told = {name: versioned_values.build_update_value(now)}
+        announced = {name: versioned_values.build_update_value(now)}
         if table == "sessions":
-            body = {"t": "update-session", "id": record, **told}
+            body = {"t": "update-session", "id": record, **announced}
             self._context.hub.send_update(socket.account, now.update, body, session=record)
         else:
-            body = {"t": "update-machine", "machineId": record, **told}
+            body = {"t": "update-machine", "machineId": record, **announced}
             self._context.hub.send_update(socket.account, now.update, body, machine=record)
         return {"result": "success", "version": now.version, name: now.value}
 
     # ── Presence ────────────────────────────────────────────────────────────────────────────
 
     async def session_alive(self, socket: ClientSocket, payload: Any) -> None:
-        given = convert_payload(payload, request_types.SessionAlive)
+        event = convert_payload(payload, request_types.SessionAlive)
         await self._context.presence.record_heartbeat(
-            "sessions", socket.account, given.sid, given.time, is_thinking=bool(given.thinking)
+            "sessions", socket.account, event.sid, event.time, is_thinking=bool(event.thinking)
         )
 
     async def session_end(self, socket: ClientSocket, payload: Any) -> None:
-        given = convert_payload(payload, request_types.SessionEnd)
-        await self._context.presence.mark_ended("sessions", socket.account, given.sid)
+        event = convert_payload(payload, request_types.SessionEnd)
+        await self._context.presence.mark_ended("sessions", socket.account, event.sid)
 
     async def machine_alive(self, socket: ClientSocket, payload: Any) -> None:
-        given = convert_payload(payload, request_types.MachineAlive)
+        event = convert_payload(payload, request_types.MachineAlive)
         await self._context.presence.record_heartbeat(
-            "machines", socket.account, given.machine_id, given.time
+            "machines", socket.account, event.machine_id, event.time
         )
 
     async def usage_report(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        """Shown to devices that are there, and not kept."""
-        given = convert_payload(payload, request_types.UsageReport)
-        if "total" not in given.tokens or "total" not in given.cost:
+        """Forward usage to connected devices. It is not stored."""
+        event = convert_payload(payload, request_types.UsageReport)
+        if "total" not in event.tokens or "total" not in event.cost:
             return {"success": False, "error": "tokens and cost need a total"}
         now = now_ms()
-        if given.session_id is not None:
+        if event.session_id is not None:
             body = {
                 "type": "usage",
-                "id": given.session_id,
-                "key": given.key,
-                "tokens": given.tokens,
-                "cost": given.cost,
+                "id": event.session_id,
+                "key": event.key,
+                "tokens": event.tokens,
+                "cost": event.cost,
                 "timestamp": now,
             }
             self._context.hub.send_ephemeral(socket.account, body)
@@ -218,33 +218,35 @@ class SocketEvents:
 
     async def artifact_read(self, socket: ClientSocket, payload: Any) -> EventAnswer:
         artifact = convert_payload(payload, request_types.ArtifactId).artifact_id
-        found = await self._context.database.read(artifacts.get_artifact, socket.account, artifact)
-        return {"result": "success", "artifact": found}
+        row = await self._context.database.read(artifacts.get_artifact, socket.account, artifact)
+        return {"result": "success", "artifact": row}
 
     async def artifact_create(self, socket: ClientSocket, payload: Any) -> EventAnswer:
         new = convert_payload(payload, request_types.NewArtifact)
-        made = await artifact_updates.create_and_announce(self._context, socket.account, new)
-        return {"result": "success", "artifact": made}
+        artifact = await artifact_updates.create_and_announce(self._context, socket.account, new)
+        return {"result": "success", "artifact": artifact}
 
     async def artifact_update(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, request_types.SocketArtifactChange)
+        event = convert_payload(payload, request_types.SocketArtifactChange)
         header = (
-            None if given.header is None else (given.header.data, given.header.expected_version)
+            None if event.header is None else (event.header.data, event.header.expected_version)
         )
-        body = None if given.body is None else (given.body.data, given.body.expected_version)
+        body = None if event.body is None else (event.body.data, event.body.expected_version)
         if header is None and body is None:
             return build_error_answer("No updates provided")
         now, is_done = await artifact_updates.change_and_announce(
-            self._context, socket.account, given.artifact_id, header, body
+            self._context, socket.account, event.artifact_id, header, body
         )
         if is_done:
-            told = {name: {"version": at.version, "data": at.value} for name, at in now.items()}
-            return {"result": "success", **told}
-        told = {
+            announced = {
+                name: {"version": at.version, "data": at.value} for name, at in now.items()
+            }
+            return {"result": "success", **announced}
+        announced = {
             name: {"currentVersion": at.version, "currentData": at.value}
             for name, at in now.items()
         }
-        return {"result": "version-mismatch", **told}
+        return {"result": "version-mismatch", **announced}
 
     async def artifact_delete(self, socket: ClientSocket, payload: Any) -> EventAnswer:
         artifact = convert_payload(payload, request_types.ArtifactId).artifact_id
@@ -252,14 +254,14 @@ class SocketEvents:
         return {"result": "success"}
 
     async def access_key_get(self, socket: ClientSocket, payload: Any) -> EventAnswer:
-        given = convert_payload(payload, request_types.AccessKeyQuery)
+        event = convert_payload(payload, request_types.AccessKeyQuery)
         try:
-            found = await self._context.database.read(
-                access_keys.get_access_key, socket.account, given.session_id, given.machine_id
+            row = await self._context.database.read(
+                access_keys.get_access_key, socket.account, event.session_id, event.machine_id
             )
         except RelayError as error:
             return {"ok": False, "error": str(error)}
-        return {"ok": True, "accessKey": found}
+        return {"ok": True, "accessKey": row}
 
 
 def convert_payload(payload: Any, shape: type[T]) -> T:
@@ -270,5 +272,5 @@ def convert_payload(payload: Any, shape: type[T]) -> T:
 
 
 def build_error_answer(reason: str) -> EventAnswer:
-    """Clients look at `result`, at `error` or at `message`, each at its own."""
+    """Some clients read `result`, others `error` or `message`."""
     return {"result": "error", "error": reason, "message": reason}

@@ -1,4 +1,4 @@
-"""The hub: which sockets are connected, and which of them are told what."""
+"""The hub: knows which sockets are connected, and sends updates to them."""
 
 import asyncio
 from collections import defaultdict
@@ -19,9 +19,10 @@ class AccountSockets:
         self.devices: set[ClientSocket] = set()
         self.sessions: defaultdict[str, set[ClientSocket]] = defaultdict(set)
         self.machines: defaultdict[str, set[ClientSocket]] = defaultdict(set)
-        # The last to say it can is asked: whoever it replaces may be dead without knowing.
+        # The last socket to register a method is called, because an older one may be dead without
+        # knowing.
         self.methods: dict[str, list[ClientSocket]] = {}
-        # When a session's or machine's socket last came or went.
+        # When a session's or machine's socket last connected or disconnected.
         self.changed_at: dict[str, float] = {}
         self.method_registered = asyncio.Event()
 
@@ -38,46 +39,50 @@ class SocketHub:
         return self._accounts[account]
 
     def list_sockets(self) -> Iterator[ClientSocket]:
-        for house in list(self._accounts.values()):
-            yield from list(house.sockets)
+        for account_sockets in list(self._accounts.values()):
+            yield from list(account_sockets.sockets)
 
     def add(self, socket: ClientSocket) -> None:
-        house = self.get_account(socket.account)
-        house.sockets.add(socket)
+        account_sockets = self.get_account(socket.account)
+        account_sockets.sockets.add(socket)
         self.count += 1
         if socket.scope == "user-scoped":
-            house.devices.add(socket)
+            account_sockets.devices.add(socket)
         else:
-            rooms = house.sessions if socket.scope == "session-scoped" else house.machines
-            rooms[socket.record].add(socket)
-            house.changed_at[socket.record] = asyncio.get_running_loop().time()
+            sockets_by_record = (
+                account_sockets.sessions
+                if socket.scope == "session-scoped"
+                else account_sockets.machines
+            )
+            sockets_by_record[socket.record].add(socket)
+            account_sockets.changed_at[socket.record] = asyncio.get_running_loop().time()
 
     def remove(self, socket: ClientSocket) -> None:
-        house = self.get_account(socket.account)
-        if socket not in house.sockets:
+        account_sockets = self.get_account(socket.account)
+        if socket not in account_sockets.sockets:
             return
-        house.sockets.discard(socket)
-        house.devices.discard(socket)
+        account_sockets.sockets.discard(socket)
+        account_sockets.devices.discard(socket)
         self.count -= 1
-        for rooms in (house.sessions, house.machines):
-            if socket in rooms.get(socket.record, ()):
-                rooms[socket.record].discard(socket)
-                house.changed_at[socket.record] = asyncio.get_running_loop().time()
-                if not rooms[socket.record]:
-                    del rooms[socket.record]
+        for sockets_by_record in (account_sockets.sessions, account_sockets.machines):
+            if socket in sockets_by_record.get(socket.record, ()):
+                sockets_by_record[socket.record].discard(socket)
+                account_sockets.changed_at[socket.record] = asyncio.get_running_loop().time()
+                if not sockets_by_record[socket.record]:
+                    del sockets_by_record[socket.record]
         for method in list(socket.methods):
             self.unregister_method(socket, method)
         socket.fail_requests()
 
     def remove_empty_accounts(self) -> None:
-        """Forgets those nobody is left of."""
+        """Forget accounts without sockets."""
         before = asyncio.get_running_loop().time() - self._limits.rpc_absent
-        for account, house in list(self._accounts.items()):
-            here = house.sessions.keys() | house.machines.keys()
-            for record, at in list(house.changed_at.items()):
-                if at < before and record not in here:
-                    del house.changed_at[record]
-            if not house.sockets and not house.changed_at:
+        for account, account_sockets in list(self._accounts.items()):
+            connected = account_sockets.sessions.keys() | account_sockets.machines.keys()
+            for record, at in list(account_sockets.changed_at.items()):
+                if at < before and record not in connected:
+                    del account_sockets.changed_at[record]
+            if not account_sockets.sockets and not account_sockets.changed_at:
                 del self._accounts[account]
 
     # ── Telling ─────────────────────────────────────────────────────────────────────────────
@@ -93,14 +98,14 @@ class SocketHub:
         devices: bool = True,
         skip: ClientSocket | None = None,
     ) -> None:
-        """To the account's devices, and to those that are there for the session or machine."""
+        """Send to the account's devices, and to the sockets of that session or machine."""
         readers = self._find_recipients(account, session, machine, devices=devices)
         if readers:
             update = {"id": new_update_id(), "seq": seq, "body": body, "createdAt": now_ms()}
             send_to_all(readers, packets.encode_event("update", update), skip)
 
     def send_ephemeral(self, account: str, body: dict[str, Any]) -> None:
-        """What is not kept: to devices that are there."""
+        """Send an event that is not stored to the connected devices."""
         readers = self._find_recipients(account)
         if readers:
             send_to_all(readers, packets.encode_event("ephemeral", body), None)
@@ -114,40 +119,43 @@ class SocketHub:
                 socket.close()
 
     def disconnect_account(self, account: str) -> None:
-        house = self._accounts.get(account)
-        for socket in list(house.sockets) if house is not None else []:
+        account_sockets = self._accounts.get(account)
+        for socket in list(account_sockets.sockets) if account_sockets is not None else []:
             socket.close()
 
     def _find_recipients(
         self, account: str, session: str = "", machine: str = "", *, devices: bool = True
     ) -> set[ClientSocket]:
-        house = self._accounts.get(account)
-        if house is None:
+        account_sockets = self._accounts.get(account)
+        if account_sockets is None:
             return set()
-        readers = house.devices if devices else set()
-        for rooms, record in ((house.sessions, session), (house.machines, machine)):
-            if record and record in rooms:
-                readers = readers | rooms[record]
+        readers = account_sockets.devices if devices else set()
+        for sockets_by_record, record in (
+            (account_sockets.sessions, session),
+            (account_sockets.machines, machine),
+        ):
+            if record and record in sockets_by_record:
+                readers = readers | sockets_by_record[record]
         return readers
 
     # ── Methods ─────────────────────────────────────────────────────────────────────────────
 
     def register_method(self, socket: ClientSocket, method: str) -> None:
-        house = self.get_account(socket.account)
-        able = house.methods.setdefault(method, [])
-        if socket in able:
-            able.remove(socket)
-        able.append(socket)
+        account_sockets = self.get_account(socket.account)
+        sockets = account_sockets.methods.setdefault(method, [])
+        if socket in sockets:
+            sockets.remove(socket)
+        sockets.append(socket)
         socket.methods.add(method)
-        house.method_registered.set()
-        house.method_registered = asyncio.Event()
+        account_sockets.method_registered.set()
+        account_sockets.method_registered = asyncio.Event()
 
     def unregister_method(self, socket: ClientSocket, method: str) -> None:
         socket.methods.discard(method)
-        able = self.get_account(socket.account).methods.get(method, [])
-        if socket in able:
-            able.remove(socket)
-            if not able:
+        sockets = self.get_account(socket.account).methods.get(method, [])
+        if socket in sockets:
+            sockets.remove(socket)
+            if not sockets:
                 del self.get_account(socket.account).methods[method]
 
 

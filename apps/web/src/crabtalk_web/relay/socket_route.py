@@ -1,6 +1,6 @@
-"""The socket's route: a WebSocket at /v1/updates that speaks Engine.IO 4 and Socket.IO 5.
+"""The socket route: a WebSocket at /v1/updates with Engine.IO 4 and Socket.IO 5.
 
-Only WebSockets: a client that begins with polling is told so, in the protocol's own words.
+Only WebSockets are supported: a client that starts with polling gets the protocol's error for that.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from .rpc import build_rpc_error
 from .socket_events import SocketEvents, convert_payload
 
 SCOPES = {"user-scoped": "", "session-scoped": "session", "machine-scoped": "machine"}
-# How long a client that is to leave may take to hang up by itself.
+# How long a client that is being closed may take to close the connection itself.
 CLOSE_TIMEOUT = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class SocketRoute:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
-        self._events = SocketEvents(core)
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
+        self._events = SocketEvents(context)
         self._unauthenticated: Counter[str] = Counter()  # by address
 
     async def get(self, request: web.Request) -> web.StreamResponse:
@@ -49,7 +49,7 @@ class SocketRoute:
                 f"at most {limits.strangers_sockets} sockets of one address may be without a token"
                 " at a time; try again in a moment",
             )
-        # Compression would cost each of them a window of its own, and sealed text has no patterns.
+        # Compression would need a window for each socket, and sealed text does not compress.
         ws = web.WebSocketResponse(max_msg_size=limits.frame, compress=False, timeout=CLOSE_TIMEOUT)
         self._unauthenticated[address] += 1
         try:
@@ -85,7 +85,7 @@ class SocketRoute:
         except (PacketError, RelayError) as error:
             await refuse_socket(ws, str(error))
             return None
-        # Without a pause between the two: whoever is revoked now is found among those who joined.
+        # No await between the two: a device that is revoked now is found among the connected ones.
         socket.send(packets.encode_connected(new_id()))
         self._context.hub.add(socket)
         return socket
@@ -98,8 +98,8 @@ class SocketRoute:
         if device is None:
             raise RelayError(401, "Invalid authentication token")
         scope, record = parse_scope(auth)
-        house = self._context.hub.get_account(device.account)
-        if len(house.sockets) >= self._context.limits.account_sockets:
+        account_sockets = self._context.hub.get_account(device.account)
+        if len(account_sockets.sockets) >= self._context.limits.account_sockets:
             raise RelayError(503, "this account has too many sockets; close some")
         socket = ClientSocket(ws, device, scope, record, self._context.limits)
         socket.is_watched = auth.app_state == "active"
@@ -126,8 +126,8 @@ class SocketRoute:
         await ws.close()
 
     async def _handle_packet(self, socket: ClientSocket, packet: Packet) -> bool:
-        """False when the client says it leaves. Everything but calls is done in the order it came,
-        and nothing more is read before it is."""
+        """Return False if the client disconnects. Everything but calls is handled in order, one
+        packet at a time."""
         match packet.kind:
             case packets.EVENT:
                 name, payload = packet.data[0], packet.data[1] if len(packet.data) > 1 else None
@@ -144,7 +144,7 @@ class SocketRoute:
         return True
 
     def _start_call(self, socket: ClientSocket, payload: Any, number: int | None) -> None:
-        """A call takes as long as whoever is called; other packets do not wait for it."""
+        """A call takes as long as its target; other packets do not wait for it."""
 
         async def call() -> None:
             result = await self._events.handle_call(socket, payload)
@@ -174,10 +174,10 @@ def parse_scope(auth: request_types.Handshake) -> tuple[SocketScope, str]:
     if auth.client_type not in SCOPES:
         raise RelayError(400, f"clientType is one of {', '.join(SCOPES)}")
     records = {"session": auth.session_id, "machine": auth.machine_id}
-    what = SCOPES[auth.client_type]
-    record = records.get(what) or ""
-    if what and not record:
-        raise RelayError(400, f"Missing {what}Id: a {what}-scoped client names its {what}")
+    kind = SCOPES[auth.client_type]
+    record = records.get(kind) or ""
+    if kind and not record:
+        raise RelayError(400, f"Missing {kind}Id: a {kind}-scoped client names its {kind}")
     return cast("SocketScope", auth.client_type), record
 
 

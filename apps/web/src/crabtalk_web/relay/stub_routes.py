@@ -1,6 +1,6 @@
-"""Routes that clients ask for and that have nothing to say here: no feed, no friends, no vendors.
+"""Routes that clients expect and that return nothing here: feed, friends, vendor tokens.
 
-Usage is not kept: how much somebody's agents work is nobody's business but theirs.
+Usage is not stored, because it is the private business of the agents' owners.
 """
 
 from aiohttp import web
@@ -15,8 +15,8 @@ BANNER = "crabtalk relay: it keeps what it cannot read.\n"
 
 
 class StubRoutes:
-    def __init__(self, core: RelayContext) -> None:
-        self._context = core
+    def __init__(self, context: RelayContext) -> None:
+        self._context = context
 
     def routes(self) -> list[AuthenticatedRoute | PublicRoute]:
         return [

@@ -1,4 +1,4 @@
-"""Versions: values that change only for those who have seen the value they replace."""
+"""Versioned values: a change must name the version it replaces."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ RecordField = Literal["metadata", "agent_state", "daemon_state"]
 
 @dataclass(frozen=True, slots=True)
 class VersionedValue:
-    """What is there now. `update` is the number of the update that tells of it, 0 for none."""
+    """The current value. `update` is the update number of the change, 0 for none."""
 
     value: bytes | None
     version: int
@@ -32,7 +32,7 @@ def swap_value(
     value: bytes | None,
     expected: int,
 ) -> VersionedValue | None:
-    """None when the account has no such record."""
+    """Return None if the account has no such record."""
     row = db.execute(
         f"SELECT {field} AS value, {field}_version AS version FROM {table}"  # noqa: S608
         " WHERE id = ? AND account = ?",
@@ -50,5 +50,5 @@ def swap_value(
 
 
 def build_update_value(swapped: VersionedValue) -> dict[str, Any]:
-    """As updates say it."""
+    """Build the value in the form that updates have."""
     return {"value": swapped.value, "version": swapped.version}

@@ -1,8 +1,8 @@
-"""Sealing: what makes a conversation unreadable to the relay, and readable to its owner's devices.
+"""Encryption: makes a conversation unreadable to the relay, and readable to its owner's devices.
 
-Keys and the tree they are derived in, the byte layouts of everything that is sealed, boxes for one
-reader, the secrets of pairing, and the words a person keeps as a backup. Nothing here opens a file
-or a socket. What cannot be opened is None, never an error.
+Contains the keys and their derivation, the byte layouts of all sealed values, boxes for one reader,
+the secrets of pairing, and the backup text of the master secret. Nothing here opens a file or a
+socket. Values that cannot be opened are returned as None and never raise.
 """
 
 from .backup_text import from_backup_text, to_backup_text

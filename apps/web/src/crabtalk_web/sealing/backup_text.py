@@ -1,7 +1,7 @@
-"""Backup: the master secret as words a person can write down, and read back with their own eyes.
+"""The backup text: the master secret in a form that a person can write down and read back.
 
-Base32 in groups of five. The letters it does not have are those people mistake for others, so they
-are read as what they look like.
+It is Base32 in groups of five. The digits that Base32 lacks are those people confuse with letters,
+so they are read as the letters they look like.
 """
 
 import base64
@@ -20,7 +20,7 @@ def to_backup_text(secret: bytes) -> str:
 
 
 def from_backup_text(text: str) -> bytes | None:
-    """None when it cannot be a secret: characters are missing, or there are too many."""
+    """Return None if it cannot be a secret because characters are missing or left over."""
     letters = "".join(letter for letter in text.upper().translate(LOOKS_LIKE) if letter in ALPHABET)
     try:
         secret = base64.b32decode(letters + "=" * (-len(letters) % 8))

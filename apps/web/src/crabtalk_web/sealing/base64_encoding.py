@@ -1,7 +1,7 @@
-"""Text: bytes as they travel in JSON, in links and in QR codes.
+"""Base64 for bytes in JSON, in links and in QR codes.
 
-The wire has the standard alphabet with padding, links the one for addresses without. What is not
-exactly one of them is None: a decoder that guesses gives two texts the same meaning.
+The wire uses the standard alphabet with padding, links use the URL alphabet without. Input that is
+not exactly in that form is None: a lenient decoder would give two texts the same meaning.
 """
 
 import base64

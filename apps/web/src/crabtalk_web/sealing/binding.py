@@ -1,7 +1,7 @@
-"""Binding: what a sealed value is for, said inside the seal.
+"""Binds a sealed value to its purpose, inside the seal.
 
-One key seals a session's messages, its metadata and the calls made to it, so a relay of ill will
-could show one as another, or an old call again. Readers that know nothing of this ignore the key.
+One key seals a session's messages, its metadata and the calls made to it, so a malicious relay
+could pass off one as another, or replay an old call. Readers that do not know the key ignore it.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ def bind_value(value: Mapping[str, Any], to: SealBinding) -> dict[str, Any]:
 
 
 def read_binding(value: object) -> SealBinding | None:
-    """What it says it is for; None for values of those who do not say."""
-    given = value.get(BINDING_KEY) if isinstance(value, dict) else None
-    match given:
+    """Return the purpose a value was sealed for; None if it has none."""
+    binding = value.get(BINDING_KEY) if isinstance(value, dict) else None
+    match binding:
         case [str(purpose), str(record), int(counter)] if not isinstance(counter, bool):
             return SealBinding(purpose, record, counter)
     return None

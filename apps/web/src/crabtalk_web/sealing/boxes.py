@@ -1,4 +1,4 @@
-"""Boxes: sealed for one reader, by anybody who knows that reader's public key.
+"""Boxes: values sealed for one reader, by any sender who knows that reader's public key.
 
 A bundle is the public half of a key made for this box alone, a nonce, and NaCl's box. A wrapped
 data key is a bundle behind a version byte.
@@ -14,8 +14,10 @@ BOX_OVERHEAD = KEY_SIZE + Box.NONCE_SIZE + 16
 
 
 def seal_box(public_key: bytes, plain: bytes) -> bytes:
-    once = PrivateKey.generate()
-    return bytes(once.public_key) + bytes(Box(once, PublicKey(public_key)).encrypt(plain))
+    ephemeral_key = PrivateKey.generate()
+    return bytes(ephemeral_key.public_key) + bytes(
+        Box(ephemeral_key, PublicKey(public_key)).encrypt(plain)
+    )
 
 
 def open_box(secret_key: bytes, bundle: bytes) -> bytes | None:
@@ -29,7 +31,7 @@ def open_box(secret_key: bytes, bundle: bytes) -> bytes | None:
 
 
 def wrap_key(content_public_key: bytes, data_key: bytes) -> bytes:
-    """A record's own key, for its owner's devices."""
+    """Seal a record's key for its owner's devices."""
     return WRAPPED_KEY_VERSION + seal_box(content_public_key, data_key)
 
 

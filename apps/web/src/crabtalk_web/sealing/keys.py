@@ -1,6 +1,6 @@
-"""Keys: a person's one secret, and everything that is derived from it or from a record's own key.
+"""Keys: a person's master secret, and everything derived from it or from a record's key.
 
-The tree is HMAC-SHA512: a root for each usage, then one step for each word of a path. A key says
+The tree is HMAC-SHA512: a root for each usage, then one step for each word of a path. A key reveals
 nothing about its siblings or its parents.
 """
 
@@ -20,7 +20,7 @@ def new_key() -> bytes:
 
 
 def derive_key(seed: bytes, usage: str, *path: str) -> bytes:
-    """The key at the end of `path` in the tree that `seed` has for `usage`."""
+    """Return the key at the end of `path` in the tree of `seed` for `usage`."""
     node = hmac.digest(f"{usage} Master Seed".encode(), seed, "sha512")
     for word in path:
         node = hmac.digest(node[KEY_SIZE:], b"\0" + word.encode(), "sha512")
@@ -28,21 +28,22 @@ def derive_key(seed: bytes, usage: str, *path: str) -> bytes:
 
 
 def derive_session_key(machine_key: bytes, agent: str, sender: str, generation: int) -> bytes:
-    """The key of a conversation's session, which is never stored: its machine can always say it.
+    """Return the key of a conversation's session. It is never stored, because its machine can
+    always derive it.
 
-    Another generation of the same conversation has another key.
+    Each generation of a conversation has its own key.
     """
     return derive_key(machine_key, "Crabtalk Session", agent, sender, str(generation))
 
 
 def derive_blob_key(session_data_key: bytes) -> bytes:
-    """What seals the files of a session that has a key of its own."""
+    """Return the key that seals the files of a session that has its own key."""
     return derive_key(session_data_key, "Happy Blobs", "session")
 
 
 @dataclass(frozen=True, slots=True)
 class ContentKeys:
-    """The pair that data keys are wrapped for. A machine knows the public one only."""
+    """The key pair for which data keys are wrapped. A machine knows only the public one."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -50,7 +51,7 @@ class ContentKeys:
 
 @dataclass(frozen=True, slots=True)
 class MasterSecret:
-    """What a person's devices have in common: whoever knows it reads everything."""
+    """The secret that all devices of a person share. It gives access to everything."""
 
     secret: bytes = field(repr=False)
 
@@ -66,12 +67,12 @@ class MasterSecret:
 
     @property
     def account_key(self) -> bytes:
-        """The public key by which a relay knows the account."""
+        """The public key that identifies the account to a relay."""
         return crypto_sign_seed_keypair(self.secret)[0]
 
     @property
     def blob_key(self) -> bytes:
-        """What seals the files of sessions that have no key of their own."""
+        """The key that seals the files of sessions without a key of their own."""
         return derive_key(self.secret, "Happy Blobs", "master")
 
     @property
@@ -79,5 +80,5 @@ class MasterSecret:
         return derive_key(self.secret, "Happy Coder", "analytics", "id").hex()[:16]
 
     def sign(self, challenge: bytes) -> bytes:
-        """The signature that shows a relay whose account this is."""
+        """Sign a relay's challenge, which proves ownership of the account."""
         return SigningKey(self.secret).sign(challenge).signature

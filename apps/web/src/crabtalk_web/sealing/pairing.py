@@ -1,9 +1,9 @@
-"""Pairing: how a machine gets into an account by having its QR code looked at.
+"""Pairing: a machine gets into an account when its QR code is scanned.
 
-The machine makes a key pair for this once and shows the public half; a device of the account
-answers with a box that only the machine opens. It holds the master secret (the old way, and how a
-device links another) or, for machines that ask for it, only the public key that data keys are
-wrapped for.
+The machine makes a key pair for one pairing and shows the public half; a device of the account
+answers with a box that only the machine can open. The box holds the master secret (the older form,
+and how a device links another) or, for machines that ask for it, only the public key that data keys
+are wrapped for.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ VERSION_2 = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class PairingApproval:
-    """What the device sent: exactly one of the two."""
+    """The answer of the device. Exactly one of the two is set."""
 
     master_secret: bytes | None = field(default=None, repr=False)
     content_public_key: bytes | None = None
@@ -29,7 +29,7 @@ class PairingApproval:
 
 @dataclass(frozen=True, slots=True)
 class PairingSecret:
-    """A machine's, for one pairing."""
+    """A machine's secret for one pairing."""
 
     secret: bytes = field(default_factory=lambda: bytes(PrivateKey.generate()), repr=False)
 
@@ -46,7 +46,8 @@ class PairingSecret:
         return ACCOUNT_LINK + to_base64url(self.public_key)
 
     def page_link(self, page: str) -> str:
-        """For a browser. The key stands where browsers do not send it to the server."""
+        """Return a link for a browser, with the key in the fragment, which browsers do not send to
+        the server."""
         return f"{page.rstrip('/')}/terminal/connect#key={to_base64url(self.public_key)}"
 
     def open_approval(self, response: str) -> PairingApproval | None:
@@ -60,7 +61,7 @@ class PairingSecret:
         return None
 
     def open_token(self, sealed: str) -> str | None:
-        """The token, where the relay has sealed it for us."""
+        """Return the token, if the relay sealed it for this key."""
         plain = self._open(sealed)
         try:
             return None if plain is None else plain.decode("ascii")
@@ -81,17 +82,17 @@ def approve_with_content_key(public_key: bytes, content_public_key: bytes) -> st
 
 
 def approve_device_link(public_key: bytes, master_secret: bytes) -> str:
-    """For another device of the same person, which is to know everything."""
+    """Approve another device of the same person, which then knows the master secret."""
     return approve_with_secret(public_key, master_secret)
 
 
 def parse_link_key(link: str) -> bytes | None:
-    """The public key in any of the links above; None for other texts."""
+    """Return the public key in any of the links above; None for other texts."""
     for start in (TERMINAL_LINK, ACCOUNT_LINK):
         if link.startswith(start):
             break
     else:
-        before, start, _ = link.partition("#key=")
-        start = before + start if start else ""
+        prefix, start, _ = link.partition("#key=")
+        start = prefix + start if start else ""
     key = from_base64url(link[len(start) :]) if start else None
     return key if key is not None and len(key) == KEY_SIZE else None

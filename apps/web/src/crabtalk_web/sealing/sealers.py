@@ -1,7 +1,7 @@
-"""Layouts: how a value becomes bytes that only a holder of the key can read.
+"""Byte layouts of sealed values.
 
-A session or machine with a key of its own has AES-256-GCM behind a version byte; one without has
-NaCl's secretbox under the master secret. Files are secretboxes of their bytes in both.
+A session or machine with its own key uses AES-256-GCM behind a version byte; one without uses
+NaCl's secretbox under the master secret. Files are secretboxes of their bytes in both cases.
 """
 
 import json
@@ -22,28 +22,28 @@ BLOB_OVERHEAD = SecretBox.NONCE_SIZE + SecretBox.MACBYTES
 
 
 class Sealer(Protocol):
-    """Values of one record, sealed with its key. Texts are base64, as the wire has them."""
+    """Seals and opens the values of one record. Sealed texts are base64, as on the wire."""
 
     def seal_bytes(self, plain: bytes) -> str: ...
 
     def open_bytes(self, text: str) -> bytes | None: ...
 
     def seal(self, value: object) -> str:
-        """A value of JSON. Raises ValueError for what JSON cannot say."""
+        """Seal a JSON value. Raises ValueError for values that JSON cannot express."""
         return self.seal_bytes(encode_json(value))
 
     def open(self, text: str) -> Any:
-        """The value; None for what cannot be opened, is no JSON, or says nothing at all."""
+        """Return the value; None if it cannot be opened, is not JSON, or is empty."""
         plain = self.open_bytes(text)
         return decode_json(plain) if plain else None
 
     def seal_nothing(self) -> str:
-        """What a call answers that has nothing to say: sealed, and empty."""
+        """Seal the empty result of a call."""
         return self.seal_bytes(b"")
 
 
 class DataSealer(Sealer):
-    """00, nonce, ciphertext, tag; with a key of the record's own."""
+    """Layout: 00, nonce, ciphertext, tag; under the record's own key."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
@@ -63,7 +63,7 @@ class DataSealer(Sealer):
 
 
 class LegacySealer(Sealer):
-    """Nonce, secretbox; with the master secret itself."""
+    """Layout: nonce, secretbox; under the master secret itself."""
 
     def __init__(self, secret: bytes) -> None:
         self._box = SecretBox(secret)
@@ -98,7 +98,7 @@ def encode_json(value: object) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        # Half a character, as JavaScript's strings may have: UTF-8 has no such thing.
+        # JavaScript strings may contain half a surrogate pair, which UTF-8 cannot encode.
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 

@@ -1,7 +1,7 @@
-"""The session stream: envelopes, the nine events they carry, and the bodies they travel in.
+"""The session stream: envelopes, the nine events they carry, and the bodies that contain them.
 
-It opens no socket and no file, and knows of no agent; `adapter` makes envelopes of what agents do.
-docs/session-stream.md describes the whole of it.
+It opens no socket and no file, and knows nothing about agents; `adapter` turns what agents do into
+envelopes. docs/session-stream.md describes the format.
 """
 
 from .envelope import Envelope, EnvelopeError, EnvelopeUsage, Role

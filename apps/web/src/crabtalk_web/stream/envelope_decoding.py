@@ -1,6 +1,6 @@
-"""The tolerant reader: takes every envelope that some generation of the protocol writes.
+"""The tolerant reader: accepts every envelope that any generation of the protocol writes.
 
-Keys it does not know are passed over. What one generation refuses and another ignores, it ignores.
+It skips unknown keys. If one generation rejects something that another ignores, it ignores it.
 """
 
 from typing import Any
@@ -13,26 +13,26 @@ from .json_values import clean_json_value, parse_json
 
 
 def decode_envelope(data: bytes | str) -> Envelope:
-    """An envelope from its JSON. Raises EnvelopeError."""
+    """Decode an envelope from JSON. Raises EnvelopeError."""
     return read_envelope(parse_json(data))
 
 
 def read_envelope(value: Any) -> Envelope:
-    """An envelope from what JSON became. Raises EnvelopeError."""
+    """Build an envelope from decoded JSON. Raises EnvelopeError."""
     if not isinstance(value, dict):
         raise EnvelopeError("an envelope is an object")
-    known = clean_json_value(value)
-    usage = read_usage(known.pop("usage", None))
-    if isinstance(known.get("ev"), dict):
-        known["ev"] = drop_odd_additions(known["ev"])
+    fields = clean_json_value(value)
+    usage = read_usage(fields.pop("usage", None))
+    if isinstance(fields.get("ev"), dict):
+        fields["ev"] = drop_odd_additions(fields["ev"])
     try:
-        envelope = msgspec.convert(known, Envelope)
+        envelope = msgspec.convert(fields, Envelope)
     except msgspec.ValidationError as error:
         raise EnvelopeError(str(error)) from None
     if envelope.role == "user" and isinstance(
         envelope.ev, ServiceEvent | SubagentStart | SubagentStop
     ):
-        raise EnvelopeError(f"{known['ev']['t']} is an agent's - at `$.role`")
+        raise EnvelopeError(f"{fields['ev']['t']} is an agent's - at `$.role`")
     return msgspec.structs.replace(envelope, usage=usage) if usage else envelope
 
 

@@ -1,6 +1,6 @@
-"""The strict writer: an envelope leaves only in a form that every reader takes, however strict.
+"""The strict writer: emits only envelopes that every reader accepts, however strict.
 
-What holds between envelopes is the matter of `order`.
+`envelope_order` checks what must hold between envelopes.
 """
 
 import re
@@ -22,17 +22,18 @@ from .envelope_events import (
 from .ids import is_own_id
 from .json_values import clean_json_value
 
-# Sealed and in base64, this fits into a frame of a million bytes, where the most common relay ends.
+# Sealed and in base64, this fits into a frame of a million bytes, the limit of the most common
+# relay.
 MAX_ENVELOPE_BYTES = 700_000
-# The largest whole number that JavaScript tells from its neighbours.
+# The largest integer that JavaScript represents exactly.
 LAST_TIME = 2**53 - 1
 TOOL_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 USER_EVENTS = (TextEvent, FileEvent)
 
 
 def encode_envelope(envelope: Envelope, *, is_compat: bool = False) -> bytes:
-    """JSON. `is_compat` is for readers that draw certain tools by names of their own, and that look
-    for tokens outside of turns. Raises EnvelopeError."""
+    """Encode to JSON. `is_compat` is for readers that draw certain tools by their own names for
+    them and that expect token usage outside of turns. Raises EnvelopeError."""
     check_envelope(envelope, is_compat=is_compat)
     try:
         data = msgspec.json.encode(envelope)
@@ -53,8 +54,8 @@ def check_envelope(envelope: Envelope, *, is_compat: bool = False) -> None:
     match envelope.ev:
         case ToolCallStart():
             check_tool(envelope.ev, is_compat=is_compat)
-        case ToolCallEnd(duration_ms=took):
-            require_field(took >= 0, "durationMs", "is negative")
+        case ToolCallEnd(duration_ms=duration):
+            require_field(duration >= 0, "durationMs", "is negative")
         case FileEvent():
             check_file(envelope.ev)
 
@@ -87,9 +88,9 @@ def check_tool(event: ToolCallStart, *, is_compat: bool) -> None:
     is_fine = bool(event.name) if is_compat else TOOL_NAME.fullmatch(event.name) is not None
     require_field(is_fine, "ev.name", "is not in lower case with hyphens")
     for key in ("title", "description"):
-        words = getattr(event, key)
-        require_field(bool(words.strip()), f"ev.{key}", "is empty")
-        require_field("\n" not in words, f"ev.{key}", "has more than one line")
+        text = getattr(event, key)
+        require_field(bool(text.strip()), f"ev.{key}", "is empty")
+        require_field("\n" not in text, f"ev.{key}", "has more than one line")
     clean_json_value(event.args)
 
 

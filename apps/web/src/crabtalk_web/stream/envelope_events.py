@@ -1,7 +1,7 @@
-"""The nine events an envelope can carry, as values. Which of them go where is for others to say.
+"""The nine events an envelope can carry. This module does not say which event is allowed where.
 
-What is absent is empty: an empty `title` and no title are the same. Keys that the protocol does not
-have, and every reader of it strips, are those of `ADDED`.
+Absent means empty: an empty `title` and no title are the same. `ADDED_KEYS` lists the keys that the
+original protocol does not have and that its readers strip.
 """
 
 from typing import Any, Literal
@@ -10,26 +10,26 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 TurnStatus = Literal["completed", "failed", "cancelled"]
-# JavaScript has one kind of number.
+# JavaScript has only one number type.
 Number = int | float
 
 
 class EnvelopeEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t", rename="camel"):
-    """One of those below."""
+    """Base class of the events below."""
 
 
 class TextEvent(EnvelopeEvent, frozen=True, tag="text"):
-    """Markdown, said by whoever the envelope names."""
+    """Markdown, written by the envelope's role or subagent."""
 
     text: str
     thinking: bool = False
 
 
 class ServiceEvent(EnvelopeEvent, frozen=True, tag="service"):
-    """A line about the conversation rather than of it. Markdown.
+    """A line about the conversation rather than a part of it. Markdown.
 
-    `refused` is of a line about a person's message that was not acted on: `reason`, `localId`,
-    and `chain` and `counter` where it has them.
+    `refused` is set on a line about a person's message that was not acted on: `reason`, `localId`,
+    and `chain` and `counter` if it has them.
     """
 
     text: str
@@ -47,7 +47,7 @@ class ToolCallStart(EnvelopeEvent, frozen=True, tag="tool-call-start"):
 
 
 class ToolCallEnd(EnvelopeEvent, frozen=True, tag="tool-call-end"):
-    """`result` is what the tool gave back, cut to a bound; a failure is in there too."""
+    """`result` is the tool's output, cut to a limit; an error is in there too."""
 
     call: str
     result: str = ""
@@ -62,7 +62,7 @@ class ImagePreview(msgspec.Struct, frozen=True):
 
 
 class FileEvent(EnvelopeEvent, frozen=True, tag="file"):
-    """`ref` is where the sealed bytes are, `size` how many there are before sealing."""
+    """`ref` says where the sealed bytes are, `size` how many bytes there are before sealing."""
 
     ref: str
     name: str
@@ -80,7 +80,7 @@ class TurnEnd(EnvelopeEvent, frozen=True, tag="turn-end"):
 
 
 class SubagentStart(EnvelopeEvent, frozen=True, tag="start"):
-    """The agent that the envelope's `subagent` stands for begins."""
+    """The agent identified by the envelope's `subagent` starts."""
 
     title: str = ""
 
@@ -114,8 +114,8 @@ EVENTS: dict[str, type[EnvelopeEvent]] = {
         SubagentStop,
     )
 }
-# Event, key and type of what not every generation of the protocol knows. A reader that finds
-# something else under such a key does as those that do not know it, and passes over it.
+# Event, key and type of the keys that not every generation of the protocol knows. A reader that
+# finds another type under such a key skips it, as if it did not know the key.
 ADDED_KEYS: dict[str, dict[str, type]] = {
     "service": {"refused": dict},
     "tool-call-end": {"result": str, "isError": bool, "durationMs": int},

@@ -1,4 +1,4 @@
-"""Order: what holds between the envelopes of one session, followed as they come."""
+"""Checks the order of one session's envelopes as they come."""
 
 from .envelope import Envelope, EnvelopeError
 from .envelope_events import (
@@ -12,11 +12,12 @@ from .envelope_events import (
 
 
 class OrderError(EnvelopeError):
-    """An envelope that may not come where it came."""
+    """An envelope is in a place where it may not be."""
 
 
 class EnvelopeOrder:
-    """Times and turns never go back, one turn is open at a time, and what begins in it ends in it.
+    """Times and turns never go back, one turn is open at a time, and everything that begins in a
+    turn ends in it.
 
     Remembers every id and turn: for tests and tools, not for a session that lasts for years.
     """
@@ -24,16 +25,16 @@ class EnvelopeOrder:
     def __init__(self) -> None:
         self.turn = ""
         self.time: int | float = -1
-        # Call to the agent that made it; the agents that are at work.
+        # `calls` maps a call to the agent that made it; `agents` are those at work.
         self.calls: dict[str, str] = {}
         self.agents: set[str] = set()
-        self._callers: dict[str, str] = {}  # of agents that a call delegates to
+        self._callers: dict[str, str] = {}  # by the agent that a call delegates to
         self._ids: set[str] = set()
         self._turns: set[str] = set()
         self._called: set[str] = set()
 
     def check_next(self, envelope: Envelope) -> None:
-        """Raises OrderError, and has then not followed."""
+        """Raises OrderError; the envelope then changes nothing."""
         require_order(envelope.time > self.time, "its time is not later than the last")
         require_order(envelope.id not in self._ids, "its id was there before")
         if envelope.role == "agent" and not envelope.is_bare_usage:
@@ -62,7 +63,9 @@ class EnvelopeOrder:
                 require_order(
                     envelope.subagent not in self.calls.values(), "its agent has a call open"
                 )
-                inner = {one for one in self.agents if self._callers.get(one) == envelope.subagent}
+                inner = {
+                    agent for agent in self.agents if self._callers.get(agent) == envelope.subagent
+                }
                 require_order(not inner, "an agent that its agent delegated to is at work")
                 self.agents.discard(envelope.subagent)
             case ToolCallStart(call=call, args=args):

@@ -1,4 +1,4 @@
-"""Ids in the shape of cuid2: drawn by lot, or derived from what they stand for."""
+"""Ids in the shape of cuid2: random, or derived from their parts."""
 
 import hashlib
 import re
@@ -21,16 +21,16 @@ def new_id() -> str:
 
 
 def derive_id(*parts: str | int) -> str:
-    """The same for the same parts, in this process and any other."""
-    named = [replace_surrogates(part) if isinstance(part, str) else part for part in parts]
-    return f"c{hashlib.sha256(msgspec.json.encode(named)).hexdigest()[: ID_LENGTH - 1]}"
+    """Return the same id for the same parts, in any process."""
+    clean_parts = [replace_surrogates(part) if isinstance(part, str) else part for part in parts]
+    return f"c{hashlib.sha256(msgspec.json.encode(clean_parts)).hexdigest()[: ID_LENGTH - 1]}"
 
 
-def is_cuid(given: str) -> bool:
-    """Whether every reader of the protocol takes it for an id."""
-    return re.search(CUID, given) is not None
+def is_cuid(value: str) -> bool:
+    """Return whether every reader of the protocol accepts it as an id."""
+    return re.search(CUID, value) is not None
 
 
-def is_own_id(given: str) -> bool:
-    """Whether it has the one shape that we give out, which the strictest readers take."""
-    return OWN_ID.fullmatch(given) is not None
+def is_own_id(value: str) -> bool:
+    """Return whether it has the shape of our own ids, which the strictest readers accept."""
+    return OWN_ID.fullmatch(value) is not None

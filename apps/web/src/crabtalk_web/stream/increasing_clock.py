@@ -1,4 +1,4 @@
-"""Times: milliseconds that only ever grow. Readers sort by them, so no two may be the same."""
+"""Strictly increasing milliseconds. Readers sort by time, so no two envelopes may have the same."""
 
 
 class IncreasingClock:
@@ -8,6 +8,6 @@ class IncreasingClock:
         self.last = last
 
     def next(self, at: int) -> int:
-        """`at`, or just after the last one if that is later."""
+        """Return `at`, or one more than the last time if that is later."""
         self.last = max(self.last + 1, at)
         return self.last

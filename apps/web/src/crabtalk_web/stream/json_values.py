@@ -1,4 +1,4 @@
-"""Plain values: what JSON can say and every reader can take, be the source as odd as it may."""
+"""JSON values that every reader accepts, from any source."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from typing import Any
 
 from .envelope import EnvelopeError
 
-# Deep enough for any tool's arguments. Far deeper, and Python cannot write it any more.
+# Deep enough for any tool's arguments. Python cannot encode values that are much deeper.
 MAX_DEPTH = 64
 
 
@@ -19,7 +19,7 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def clean_json_value(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """The same with every text such that UTF-8 can hold it. Raises EnvelopeError."""
+    """Return the value with all texts encodable as UTF-8. Raises EnvelopeError."""
     if isinstance(value, str):
         return replace_surrogates(value)
     if value is None or isinstance(value, bool | int):
@@ -43,7 +43,7 @@ def clean_json_value(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def replace_surrogates(value: str) -> str:
-    """A half of a surrogate pair becomes U+FFFD, as it does in a browser."""
+    """Half a surrogate pair becomes U+FFFD, as it does in a browser."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Bodies: what is sealed around an envelope, and the older kinds of messages beside it."""
+"""Message bodies: what is sealed around an envelope, and the older kinds of messages."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ from .json_values import clean_json_value, parse_json
 
 
 class MessageMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
-    """How a message is meant to be answered. What a reader does not know it passes over."""
+    """How a message should be answered. Readers skip the keys they do not know."""
 
     sent_from: str = ""
     permission_mode: str = ""
@@ -31,7 +31,7 @@ class MessageMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
 class MessageBody(
     msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role", rename="camel"
 ):
-    """One of those below."""
+    """Base class of the bodies below."""
 
 
 class UserText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -39,7 +39,7 @@ class UserText(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class UserBody(MessageBody, frozen=True, tag="user", kw_only=True):
-    """What a person typed into an app."""
+    """A message that a person typed into an app."""
 
     content: UserText
     local_key: str = ""
@@ -47,7 +47,8 @@ class UserBody(MessageBody, frozen=True, tag="user", kw_only=True):
 
 
 class AgentBody(MessageBody, frozen=True, tag="agent", kw_only=True):
-    """Of the formats before this protocol; `content["type"]` says which. Nobody here writes it."""
+    """A body of the formats before this protocol; `content["type"]` says which. We never write
+    it."""
 
     content: dict[str, Any]
     meta: MessageMeta | UnsetType = UNSET
@@ -62,12 +63,12 @@ AnyBody = UserBody | AgentBody | SessionBody
 
 
 def encode_body(envelope: Envelope, *, is_compat: bool = False) -> bytes:
-    """The envelope in its body, in the form that everybody reads. Raises EnvelopeError."""
+    """Encode the envelope in the body that every reader accepts. Raises EnvelopeError."""
     return b'{"role":"session","content":' + encode_envelope(envelope, is_compat=is_compat) + b"}"
 
 
 def decode_body(data: bytes | str) -> AnyBody | None:
-    """None for what cannot be understood: a reader goes on to the next one."""
+    """Return None for a body that cannot be parsed: readers skip it."""
     try:
         return read_body(parse_json(data))
     except EnvelopeError:
@@ -90,7 +91,7 @@ def read_body(value: Any) -> AnyBody:
 
 
 def unwrap_content(content: Any) -> Any:
-    """Apps put files of their users one level deeper."""
+    """Apps nest the files of their users one level deeper."""
     is_wrapped = isinstance(content, dict) and content.get("type") == "session"
     return content.get("data") if is_wrapped else content
 
@@ -107,9 +108,9 @@ def convert_value(value: Any, kind: Any) -> Any:
 
 
 # ── Chains ──────────────────────────────────────────────────────────────────────────────────────
-# A relay stores and delivers messages, and must not be able to have one acted on twice, to leave
-# one out or to change their order. So a device writes into each message, inside the seal, which
-# one it is and what came before it. Clients that know nothing of this leave the key out.
+# A relay stores and delivers messages, and must not be able to replay one, drop one or change their
+# order. So a device writes into each message, inside the seal, its number and the hash of the
+# message before it. Clients that do not know the chain leave the key out.
 
 CHAIN_KEY = "crabtalkChain"
 CHAIN_ID = re.compile(r"[0-9a-zA-Z_-]{16,64}")
@@ -119,10 +120,10 @@ LAST_COUNTER = 2**53 - 1
 
 
 class ChainLink(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`device` names the device, `chain` one unbroken row of its messages in one session.
+    """`device` names the device, `chain` one unbroken sequence of its messages in one session.
 
-    `counter` begins with 1. `previous` is the SHA-256 of the sealed bytes of the message before,
-    in base64; empty for the first.
+    `counter` starts at 1. `previous` is the SHA-256 of the sealed bytes of the message before, in
+    base64; empty for the first.
     """
 
     device: str
@@ -133,10 +134,10 @@ class ChainLink(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_chain_link(body: Any) -> ChainLink | None:
-    """The chain of an opened body; None where there is none that can be understood."""
-    given = body.get(CHAIN_KEY) if isinstance(body, dict) else None
+    """Return the chain link of an opened body; None if there is no valid one."""
+    value = body.get(CHAIN_KEY) if isinstance(body, dict) else None
     try:
-        chain = msgspec.convert(given, ChainLink)
+        chain = msgspec.convert(value, ChainLink)
     except msgspec.ValidationError:
         return None
     is_first = chain.counter == 1

@@ -1,7 +1,7 @@
-"""The JSON Schema of the stream, made from its types; `schema.json` is what comes of it.
+"""The JSON Schema of the stream, generated from its types and written to `schema.json`.
 
-`Emitted` is what we write, `Accepted` what we read; a body is read in each of its three kinds. What
-holds between envelopes no schema can say.
+`Emitted` describes what we write, `Accepted` what we read; a body is read in each of its three
+kinds. A schema cannot express what must hold between envelopes.
 """
 
 import json
@@ -44,7 +44,8 @@ def build_schema() -> dict[str, Any]:
 
 
 def build_accepted(parts: dict[str, Any]) -> dict[str, Any]:
-    """An envelope in which additions of some generations may be anything."""
+    """Return the schema of an envelope in which the keys added by some generations may have any
+    type."""
     events = [
         {**parts[kind.__name__], "properties": properties}
         for tag, kind in EVENTS.items()
@@ -102,7 +103,7 @@ def match_tags(*tags: str) -> dict[str, Any]:
 
 
 def drop_defaults(part: Any) -> Any:
-    """What is left out is absent; a default would say that somebody puts it in."""
+    """Drop defaults, because an absent key is simply absent and no reader fills it in."""
     if isinstance(part, dict):
         return {
             key: drop_defaults(value)

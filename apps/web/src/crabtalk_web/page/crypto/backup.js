@@ -1,5 +1,5 @@
-// Backup words: the master secret as letters that a person can write down. Base32 in groups of
-// five; the digits it does not have are read as the letters they look like.
+// The backup text: the master secret as letters that a person can write down. Base32 in groups of
+// five; the digits that Base32 lacks are read as the letters they look like.
 
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const LOOKS_LIKE = { 0: "O", 1: "I", 8: "B", 9: "G" };
@@ -12,7 +12,7 @@ export function toWords(secret) {
   return letters.join("").match(/.{1,5}/g).join("-");
 }
 
-/** @returns {Uint8Array|null} null for what cannot be a secret. */
+/** @returns {Uint8Array|null} null if it cannot be a secret. */
 export function fromWords(text) {
   const read = [...text.toUpperCase()].map((letter) => LOOKS_LIKE[letter] ?? letter);
   const letters = read.filter((letter) => ALPHABET.includes(letter));

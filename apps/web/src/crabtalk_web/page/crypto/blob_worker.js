@@ -1,4 +1,4 @@
-// The worker that seals and opens files, so that the page goes on while it does.
+// The worker that seals and opens files without blocking the page.
 
 import { openBlob, sealBlob } from "./secretbox.js";
 

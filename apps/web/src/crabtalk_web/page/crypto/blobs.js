@@ -1,4 +1,4 @@
-// Files, sealed and opened beside the page. What is given is handed over, not copied: its bytes are
+// Seals and opens files in a worker. Buffers are transferred, not copied, so the caller's bytes are
 // gone afterwards.
 
 import { scriptAddress } from "../trusted.js";
@@ -7,10 +7,14 @@ let worker = null;
 let count = 0;
 const waiting = new Map();
 
-/** @param {Uint8Array} key @param {Uint8Array} bytes @returns {Promise<Uint8Array>} */
+/**
+ * @param {Uint8Array} key
+ * @param {Uint8Array} bytes
+ * @returns {Promise<Uint8Array>}
+ */
 export const sealFile = (key, bytes) => ask("seal", key, bytes);
 
-/** @returns {Promise<Uint8Array|null>} null for what cannot be opened. */
+/** @returns {Promise<Uint8Array|null>} null if it cannot be opened. */
 export const openFile = (key, bytes) => ask("open", key, bytes);
 
 function ask(verb, key, bytes) {

@@ -1,5 +1,5 @@
-// Boxes: sealed for one reader, by anybody who knows that reader's public key. A bundle is the
-// public half of a key made for this box alone, a nonce, and NaCl's box.
+// Boxes: values sealed for one reader, by any sender who knows that reader's public key. A bundle
+// is the public half of a key made for this box alone, a nonce, and NaCl's box.
 
 import { joined, random } from "./bytes.js";
 import { exchangeKeys, KEY_SIZE, sharedSecret } from "./keys.js";
@@ -8,7 +8,7 @@ import { hsalsa, openSecretbox, sealSecretbox } from "./secretbox.js";
 const NONCE = 24;
 const OVERHEAD = KEY_SIZE + NONCE + 16;
 
-/** @returns {Promise<Uint8Array|null>} null for a public key that nobody can have. */
+/** @returns {Promise<Uint8Array|null>} null for an invalid public key. */
 export async function sealBox(theirs, plain) {
   const once = await exchangeKeys(random(KEY_SIZE));
   const key = await boxKey(once.secret, theirs);
@@ -17,7 +17,7 @@ export async function sealBox(theirs, plain) {
   return joined(once.public, nonce, sealSecretbox(key, nonce, plain));
 }
 
-/** @returns {Promise<Uint8Array|null>} null for what is not for us, or damaged. */
+/** @returns {Promise<Uint8Array|null>} null if it is damaged or sealed for another key. */
 export async function openBox(secret, bundle) {
   if (bundle.length < OVERHEAD) return null;
   const key = await boxKey(secret, bundle.subarray(0, KEY_SIZE));
@@ -26,7 +26,7 @@ export async function openBox(secret, bundle) {
   return openSecretbox(key, bundle.subarray(KEY_SIZE, end), bundle.subarray(end));
 }
 
-/** The key of a session or machine, which is wrapped for its owner's devices. */
+/** Opens the wrapped key of a session or machine. */
 export async function unwrapKey(secret, wrapped) {
   if (wrapped === null || wrapped[0] !== 0) return null;
   const key = await openBox(secret, wrapped.subarray(1));

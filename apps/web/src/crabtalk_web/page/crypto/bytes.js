@@ -1,9 +1,9 @@
-// Bytes, and the texts they travel as: base64 on the wire, its other alphabet in links.
-// What is not exactly such a text is null.
+// Bytes and their text encodings: base64 on the wire, base64url in links. Any other input gives
+// null.
 
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
-// Arguments that a call can take in every browser.
+// The number of arguments that every browser accepts in one call.
 const AT_ONCE = 8192;
 
 export function joined(...parts) {

@@ -1,13 +1,13 @@
-// Keys: a person's one secret, and everything that is derived from it.
+// Keys: a person's master secret, and everything derived from it.
 //
-// Where the browser has the curves itself, private keys are its own, and no script gets at their
-// bytes again; else they are bytes. Whoever uses one need not know which.
+// If the browser supports the curves, private keys are non-extractable CryptoKeys, so no script can
+// read their bytes; otherwise they are plain bytes. Callers need not know which.
 
 import { joined, toUtf8 } from "./bytes.js";
 import * as nacl from "./nacl.js";
 
 export const KEY_SIZE = 32;
-// What stands before the 32 bytes of a private key in the form that browsers take (RFC 8410).
+// What precedes the 32 bytes of a private key in the form that browsers import (RFC 8410).
 const PREFIX = {
   X25519: [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 110, 4, 34, 4, 32],
   Ed25519: [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32],
@@ -22,7 +22,7 @@ async function hmac(key, data) {
 
 const sha512 = async (data) => new Uint8Array(await crypto.subtle.digest("SHA-512", data));
 
-/** The key at the end of `path` in the tree that `seed` has for `usage`. */
+/** Returns the key at the end of `path` in the tree of `seed` for `usage`. */
 export async function derive(seed, usage, ...path) {
   let node = await hmac(toUtf8(`${usage} Master Seed`), seed);
   for (const word of path) {
@@ -31,23 +31,25 @@ export async function derive(seed, usage, ...path) {
   return node.slice(0, KEY_SIZE);
 }
 
-/** What seals the files of a session. */
+/** Returns the key that seals the files of a session. */
 export const blobKey = (sessionKey) => derive(sessionKey, "Happy Blobs", "session");
 
-/** The pair that data keys are wrapped for: `{secret, public}`. */
+/** Returns the key pair for which data keys are wrapped: `{secret, public}`. */
 export async function contentKeys(masterSecret) {
   const seed = await derive(masterSecret, "Happy EnCoder", "content");
   return exchangeKeys((await sha512(seed)).slice(0, KEY_SIZE));
 }
 
-/** A pair of X25519 for these 32 bytes. */
+/** Returns the X25519 pair of these 32 bytes. */
 export async function exchangeKeys(bytes) {
   const secret = (await imported("X25519", bytes, ["deriveBits"])) ?? bytes;
   return { secret, public: await sharedSecret(secret, BASE_POINT) };
 }
 
-/** What two pairs have in common; `secret` as `exchangeKeys` gave it. Null for a point that no
- * honest key has. */
+/**
+ * Returns the shared secret of two pairs; `secret` is from `exchangeKeys`. Null for a point that no
+ * honest key has.
+ */
 export async function sharedSecret(secret, theirs) {
   if (secret instanceof Uint8Array) return nacl.scalarMultiply(secret, theirs);
   try {
@@ -59,7 +61,7 @@ export async function sharedSecret(secret, theirs) {
   }
 }
 
-/** What signs for the account: `{secret, public}`. */
+/** Returns the signing pair of the account: `{secret, public}`. */
 export async function signingKeys(masterSecret) {
   const secret = (await imported("Ed25519", masterSecret, ["sign"])) ?? masterSecret;
   return { secret, public: await nacl.signingKey(masterSecret) };
@@ -70,7 +72,7 @@ export async function sign(secret, message) {
   return new Uint8Array(await crypto.subtle.sign("Ed25519", secret, message));
 }
 
-/** A key of the browser's own that gives its bytes to nobody; null where there are none. */
+/** Returns a non-extractable CryptoKey; null if the browser does not support it. */
 async function imported(curve, bytes, usages) {
   try {
     const wrapped = joined(Uint8Array.from(PREFIX[curve]), bytes);

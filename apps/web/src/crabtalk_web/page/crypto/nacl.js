@@ -1,5 +1,4 @@
-// The curves of NaCl, for browsers that have none of their own: X25519 and Ed25519. In whole
-// numbers of any size: slow, short, and used a few times.
+// X25519 and Ed25519 for browsers that lack them. It uses BigInt: slow, short, and rarely called.
 
 import { joined } from "./bytes.js";
 

@@ -1,18 +1,19 @@
-// Sealing: values of one record, under its key: 00, a nonce, AES-256-GCM. Keys are the browser's,
-// and give their bytes to nobody.
+// Seals the values of one record under its key: 00, a nonce, AES-256-GCM. The keys are
+// non-extractable CryptoKeys.
 
 import { fromBase64, fromUtf8, joined, random, toBase64, toUtf8 } from "./bytes.js";
 
 const NONCE = 12;
 const LEAST = 1 + NONCE + 16;
-// What a value is for, said inside the seal: a relay of ill will cannot show one call as another.
+// The purpose of a value, inside the seal, so that a malicious relay cannot pass off one call as
+// another.
 const BOUND = "crabtalkBound";
 
 export function importKey(bytes) {
   return crypto.subtle.importKey("raw", bytes, "AES-GCM", false, ["encrypt", "decrypt"]);
 }
 
-/** A key that never was anything but the browser's own. */
+/** Generates a key that was never extractable. */
 export function newKey() {
   const algorithm = { name: "AES-GCM", length: 256 };
   return crypto.subtle.generateKey(algorithm, false, ["encrypt", "decrypt"]);
@@ -24,7 +25,7 @@ export async function sealBytes(key, plain) {
   return joined(new Uint8Array(1), iv, new Uint8Array(sealed));
 }
 
-/** @returns {Promise<Uint8Array|null>} null for what cannot be opened. */
+/** @returns {Promise<Uint8Array|null>} null if it cannot be opened. */
 export async function openBytes(key, data) {
   if (data === null || data.length < LEAST || data[0] !== 0) return null;
   const algorithm = { name: "AES-GCM", iv: data.subarray(1, 1 + NONCE) };
@@ -35,12 +36,12 @@ export async function openBytes(key, data) {
   }
 }
 
-/** A value of JSON, as the text that travels. */
+/** Seals a JSON value as base64. */
 export async function seal(key, value) {
   return toBase64(await sealBytes(key, toUtf8(JSON.stringify(value))));
 }
 
-/** The value; null for what cannot be opened, is no JSON, or says nothing at all. */
+/** Returns the value; null if it cannot be opened, is not JSON, or is empty. */
 export async function open(key, text) {
   const plain = typeof text === "string" ? await openBytes(key, fromBase64(text)) : null;
   if (plain === null || !plain.length) return null;
@@ -51,7 +52,7 @@ export async function open(key, text) {
   }
 }
 
-/** The parameters of a call, which say which call of which session they are for. */
+/** Adds to the parameters of a call which call of which session they are for. */
 export function bind(value, purpose, record, counter) {
   return { ...value, [BOUND]: [purpose, record, counter] };
 }

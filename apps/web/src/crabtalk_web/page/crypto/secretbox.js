@@ -1,15 +1,15 @@
-// NaCl's secretbox: XSalsa20 and Poly1305 in numbers that browsers are quick with, since files of
-// ten megabytes go through it. No browser has it built in.
+// NaCl's secretbox, XSalsa20 and Poly1305, which no browser has built in. The number formats are
+// chosen for speed, because files of ten megabytes go through it.
 
 import { isEqual } from "./bytes.js";
 
 const TAG = 16;
 const NONCE = 24;
-// The first 32 bytes of the stream are the key of the tag; the message comes after them.
+// The first 32 bytes of the stream are the key of the tag; the message follows.
 const AHEAD = 32;
 const SIGMA = [0x61707865, 0x3320646e, 0x79622d32, 0x6b206574];
 
-/** The tag, then the sealed bytes. */
+/** Returns the tag, then the sealed bytes. */
 export function sealSecretbox(key, nonce, plain) {
   const work = worked(key, nonce, plain);
   const sealed = work.subarray(AHEAD, AHEAD + plain.length);
@@ -19,7 +19,7 @@ export function sealSecretbox(key, nonce, plain) {
   return boxed;
 }
 
-/** @returns {Uint8Array|null} null for what cannot be opened. */
+/** @returns {Uint8Array|null} null if it cannot be opened. */
 export function openSecretbox(key, nonce, boxed) {
   if (boxed.length < TAG) return null;
   const sealed = boxed.subarray(TAG);
@@ -29,7 +29,7 @@ export function openSecretbox(key, nonce, boxed) {
   return work.subarray(AHEAD, AHEAD + sealed.length);
 }
 
-/** A nonce of its own, then the box: how files are kept. */
+/** Returns a fresh nonce, then the box: the format of files. */
 export function sealBlob(key, plain) {
   const nonce = crypto.getRandomValues(new Uint8Array(NONCE));
   const boxed = sealSecretbox(key, nonce, plain);
@@ -47,7 +47,7 @@ export function openBlob(key, data) {
 
 // ── XSalsa20 ───────────────────────────────────────────────────────────────────────────────────
 
-/** 32 bytes of the stream, then `data` with the stream over it. */
+/** Returns 32 bytes of the stream, then `data` XORed with the stream. */
 function worked(key, nonce, data) {
   const inner = words(hsalsa(key, nonce.subarray(0, 16)));
   const [n0, n1] = words(nonce.subarray(16, NONCE));
@@ -61,14 +61,14 @@ function worked(key, nonce, data) {
   );
   const mixed = new Uint32Array(16);
   for (let block = 0, at = 0; block < blocks; block += 1, at += 16) {
-    start[8] = block; // 256 gigabytes before the second word of the count is needed
+    start[8] = block; // the second word of the counter is needed only after 256 gigabytes
     mix(mixed, start);
     for (let word = 0; word < 16; word += 1) work[at + word] ^= (mixed[word] + start[word]) | 0;
   }
   return bytes;
 }
 
-/** What a shared secret, or the first part of a nonce, becomes: a key of 32 bytes. */
+/** Turns a shared secret, or the first part of a nonce, into a key of 32 bytes. */
 export function hsalsa(key, input) {
   const [k, n] = [words(key), words(input)];
   const start = Uint32Array.of(
@@ -80,12 +80,14 @@ export function hsalsa(key, input) {
   return new Uint8Array(out.buffer);
 }
 
-/** The bytes as numbers. Every machine that runs a browser has the low byte first. */
+/**
+ * Reads the bytes as little-endian words, which is the order of every machine that runs a browser.
+ */
 function words(bytes) {
   return new Uint32Array(bytes.slice().buffer);
 }
 
-/** Twenty rounds over `input`, into `out`. Written out: loops over a table take far longer. */
+/** Twenty rounds over `input`, into `out`. Unrolled, because loops over a table take far longer. */
 function mix(out, input) {
   let [x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15] = [
     input[0] | 0, input[1] | 0, input[2] | 0, input[3] | 0,
@@ -137,11 +139,11 @@ function mix(out, input) {
 
 // ── Poly1305 ───────────────────────────────────────────────────────────────────────────────────
 
-// A number of 132 bits is six parts of 22: products of two, six of them added and folded, stay
-// below 2^53, where JavaScript counts exactly.
+// A number of 132 bits is six parts of 22 bits: sums of six products stay below 2^53, where
+// JavaScript is exact.
 const PART = 2 ** 22;
 const LOW = PART - 1;
-// 2^130 is 5 in this field, so what is carried out of the top part comes back times 20.
+// 2^130 is 5 in this field, so the carry out of the top part is added back times 20.
 const FOLD = 20;
 
 function poly1305(key, data) {
@@ -194,7 +196,7 @@ function parts(w0, w1, w2, w3, top) {
   ];
 }
 
-/** Once a message, so whole numbers of any size are quick enough. */
+/** Called once for each message, so BigInt is fast enough. */
 function tagOf(sum, pad) {
   const whole = sum.reduceRight((all, part) => (all << 22n) + BigInt(part), 0n);
   const added = pad.reduceRight((all, byte) => (all << 8n) | BigInt(byte), 0n);

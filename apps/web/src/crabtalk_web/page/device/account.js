@@ -1,6 +1,6 @@
-// The account, as this device keeps it: the master secret sealed under a key of the browser's own.
-// It is opened for backup words and for other devices of the person; and in browsers that have no
-// curves, to sign and to unwrap.
+// The account on this device: the master secret, sealed under a non-extractable key of the browser.
+// It is opened for the backup text and to link other devices; and, in browsers without the curves,
+// to sign and to unwrap.
 
 import { openBox, sealBox, unwrapKey } from "../crypto/boxes.js";
 import { fromBase64, fromUtf8, joined, toBase64, toUtf8 } from "../crypto/bytes.js";
@@ -19,7 +19,7 @@ export class Account {
     this.#kept = kept;
   }
 
-  /** The one that is kept here, or null. */
+  /** Returns the stored account, or null. */
   static async kept(store) {
     const kept = await store.get("account", WHERE);
     if (!kept) return null;
@@ -28,7 +28,7 @@ export class Account {
     return account;
   }
 
-  /** One that is not kept yet: `keep` does that. */
+  /** Returns an account that is not stored yet; `keep` stores it. */
   static async of(store, secret) {
     const [deviceKey, content, signing] = await Promise.all([
       newKey(),
@@ -50,14 +50,14 @@ export class Account {
     return this.#token;
   }
 
-  /** From now on this device is logged in with `token`, also after a reload. */
+  /** Stores the account with its token, so that it survives a reload. */
   async keep(token) {
     this.#token = token;
     this.#kept.token = await sealBytes(this.#kept.deviceKey, toUtf8(token));
     await this.#store.put("account", this.#kept, WHERE);
   }
 
-  /** What shows a relay whose account this is: its nonce, signed. */
+  /** Signs a relay's nonce, which proves ownership of the account. */
   async login(nonce) {
     const challenge = fromBase64(nonce) ?? toUtf8(nonce);
     const secret = this.#kept.signingKey ?? (await this.masterSecret());
@@ -72,20 +72,20 @@ export class Account {
     return this.#opened(this.#kept.secret, (bytes) => bytes);
   }
 
-  /** The bytes of a record's key; null for one that is not for us. */
+  /** Returns the bytes of a record's key; null if it is for another account. */
   async recordKey(wrapped) {
     if (typeof wrapped !== "string") return null;
     return unwrapKey(await this.#contentSecret(), fromBase64(wrapped));
   }
 
-  /** The answer to a machine that asks to be let in. It gets no secret. */
+  /** Returns the answer to a machine that asks to be let in. It does not get the secret. */
   async approval(machineKey) {
     const bundle = await sealBox(machineKey, joined(new Uint8Array(1), this.#kept.contentPublic));
     if (bundle === null) throw new Error("This is not a machine's key. Open its link again.");
     return toBase64(bundle);
   }
 
-  /** The answer to another device of the same person, which is to know everything. */
+  /** Returns the answer to another device of the same person, which gets the master secret. */
   async invitation(deviceKey) {
     return toBase64(await sealBox(deviceKey, await this.masterSecret()));
   }
@@ -102,7 +102,7 @@ export class Account {
   }
 }
 
-/** What was sealed for the pair that this secret is of. */
+/** Opens a box that was sealed for this account's key pair. */
 export const openFor = async (secret, text) => {
   const bundle = typeof text === "string" ? fromBase64(text) : null;
   return bundle === null ? null : openBox(secret, bundle);

@@ -1,6 +1,6 @@
-// The chain: what this device writes into its messages, inside the seal, so that a gateway can
-// tell a repeat, a gap and a changed order. The state of a chain is on disk together with the
-// sealed messages it was advanced for, before they are sent: whatever is sent again is the same.
+// The chain: what this device adds to its messages, inside the seal, so that a gateway can detect a
+// replay, a gap and a changed order. The chain's state is stored together with the sealed messages
+// before they are sent, so a message that is sent again is identical.
 
 import { fromBase64, random, toBase64, toBase64url } from "../crypto/bytes.js";
 import { seal } from "../crypto/sealing.js";
@@ -19,8 +19,10 @@ export class Chains {
     this.#store = store;
   }
 
-  /** The bodies, each bound to the one before it and sealed: `{messages, state}`. Nothing is kept
-   * yet. Only one tab may do this at a time. */
+  /**
+   * Links each body to the one before it and seals it: `{messages, state}`. Nothing is stored yet.
+   * Only one tab may do this at a time.
+   */
   async extend(session, bodies) {
     const kept = await this.#store.get("account", keyOf(session.id));
     let { chain, counter, previous } = kept ?? { chain: newId(), counter: 0, previous: "" };
@@ -37,8 +39,10 @@ export class Chains {
     return { messages, state: { chain, counter, previous } };
   }
 
-  /** Keeps the state and the outbox item that has its messages, both or neither. False when the
-   * item is gone. */
+  /**
+   * Stores the state and the outbox item with its messages, both or neither. False if the item is
+   * gone.
+   */
   async keep(session, state, item) {
     let isThere = false;
     await this.#store.change(["account", "outbox"], async (tables) => {
@@ -50,7 +54,7 @@ export class Chains {
     return isThere;
   }
 
-  /** The next message begins another chain. With `chain`, only if that is the current one. */
+  /** The next message starts a new chain. With `chain`, only if that is the current one. */
   async restart(session, chain = "") {
     await this.#store.change(["account"], async ({ account }) => {
       const kept = await result(account.get(keyOf(session)));

@@ -1,9 +1,9 @@
-// How this device is called in lists of devices: `crabtalk-page/Firefox on Linux`. By the first
-// part a list tells this page from other clients, which have no replay protection.
+// This device's name in lists of devices: `crabtalk-page/Firefox on Linux`. Lists recognize the
+// page by the first part; other clients have no replay protection.
 
 export const OWN = "crabtalk-page/";
 
-// The first that fits: most browsers say that they are like some other.
+// The first match counts, because most browsers also claim to be others.
 const BROWSERS = { Edg: "Edge", Firefox: "Firefox", Chrome: "Chrome", Safari: "Safari" };
 const SYSTEMS = ["Android", "iPhone", "iPad", "Windows", "Mac OS", "Linux"];
 

@@ -1,5 +1,5 @@
-// A device of an account: what the page is, to everybody else. It keeps keys and sessions in the
-// browser, talks to the relay it came from, and shows nothing.
+// A device of an account. It stores keys and sessions in the browser, talks to the relay that
+// served the page, and draws nothing.
 
 import { toWords, fromWords } from "../crypto/backup.js";
 import { random, toBase64 } from "../crypto/bytes.js";
@@ -22,7 +22,7 @@ import { whenWiped, wipe } from "./wiping.js";
 
 const SECRET = 32;
 
-/** Dispatches `change` when its stage, its connection or its list of sessions is another. */
+/** Dispatches `change` when its stage, its connection or its list of sessions changes. */
 export class Device extends Observable {
   stage = "new"; // "ready" | "unsupported" | "failed"
   problem = "";
@@ -42,7 +42,7 @@ export class Device extends Observable {
   #isWired = false;
   #backoff = new Backoff();
 
-  /** As this browser knows it. Never fails for one that is new here. */
+  /** Loads the device from this browser. Never fails if it is new here. */
   static async open() {
     const device = new Device();
     if (!globalThis.crypto?.subtle) {
@@ -63,19 +63,22 @@ export class Device extends Observable {
 
   // ── Getting in ──────────────────────────────────────────────────────────────────────────────
 
-  /** Makes an account, with an invite where the relay asks for one. Raises Error with a sentence. */
+  /** Creates an account, with an invite if the relay requires one. Raises Error with a sentence. */
   async create(invite = "") {
     await this.#enter(random(SECRET), invite);
   }
 
-  /** Takes up an account by its backup words. Raises Error with a sentence. */
+  /** Restores an account from its backup text. Raises Error with a sentence. */
   async restore(words, invite = "") {
     const secret = fromWords(words);
     if (!secret) throw new Error("These are not all the words. There are 52 letters and digits.");
     await this.#enter(secret, invite);
   }
 
-  /** Takes up the account of whoever made the link. `seed` is what was in it, or all of it. */
+  /**
+   * Joins the account of the device that made the link. `seed` is the link's seed, or the whole
+   * link.
+   */
   async join(seed, onStep, options) {
     const bytes = typeof seed === "string" ? seedOf(seed) : seed;
     await this.#prepare();
@@ -83,7 +86,7 @@ export class Device extends Observable {
     await this.#keep(await Account.of(this.store, secret), token);
   }
 
-  /** After this device was taken out of the account, and its person wants it back in. */
+  /** Logs in again after this device was removed from the account. */
   async logInAgain() {
     await this.#keep(this.account, await this.#logIn(this.account));
   }
@@ -105,7 +108,7 @@ export class Device extends Observable {
 
   async #keep(account, token) {
     await account.keep(token);
-    navigator.storage?.persist?.().catch(() => {}); // what waits to be sent should stay
+    navigator.storage?.persist?.().catch(() => {}); // unsent messages should not be evicted
     await this.#start(account);
   }
 
@@ -115,7 +118,7 @@ export class Device extends Observable {
     return invite(this.http, this.account);
   }
 
-  /** Lets a machine in that shows this key. Raises Error with a sentence. */
+  /** Approves the machine that shows this key. Raises Error with a sentence. */
   async letMachineIn(key, { signal } = {}) {
     const publicKey = toBase64(key);
     const query = `publicKey=${encodeURIComponent(publicKey)}`;
@@ -154,7 +157,7 @@ export class Device extends Observable {
     await this.http.delete(`/v1/devices/${encodeURIComponent(id)}`);
   }
 
-  /** The browser knows nothing of us afterwards; nor does the relay, if it can be reached. */
+  /** Deletes everything in this browser, and this device at the relay if it can be reached. */
   async logOut() {
     this.socket.close();
     if (this.account && !this.isRevoked) {
@@ -178,7 +181,7 @@ export class Device extends Observable {
     return this.connection.state === "online";
   }
 
-  /** Those with the latest activity first. */
+  /** Returns the sessions, those with the latest activity first. */
   get sessions() {
     const found = [...(this.roster?.sessions.values() ?? [])];
     return found.sort((a, b) => b.updatedAt - a.updatedAt);
@@ -188,14 +191,14 @@ export class Device extends Observable {
     return this.roster?.sessions.get(id) ?? null;
   }
 
-  /** Hits over everything on this device, as an async iterator. */
+  /** Searches everything on this device; an async iterator of hits. */
   search(query, options) {
     return this.#search.find(this.sessions, query, options);
   }
 
   // ── Beginning ───────────────────────────────────────────────────────────────────────────────
 
-  /** What is kept here; after a log out there is nothing, until somebody comes in again. */
+  /** Loads what is stored. After a log out there is nothing. */
   async #prepare() {
     if (this.store) return;
     this.store = await Store.open();
@@ -249,7 +252,7 @@ export class Device extends Observable {
 
   // ── What the relay tells ────────────────────────────────────────────────────────────────────
 
-  /** All that may have happened while nobody told us. */
+  /** Fetches everything that may have happened without a notification. */
   async #sync() {
     this.outbox.send();
     this.#syncing ??= this.roster.list().finally(() => (this.#syncing = null));
@@ -259,7 +262,7 @@ export class Device extends Observable {
       return;
     }
     this.#backoff.reset();
-    // Those that somebody looks at first.
+    // Open sessions first.
     const behind = this.sessions.filter((one) => one.isOpen || one.isBehind);
     for (const session of behind.sort((a, b) => b.isOpen - a.isOpen)) {
       await session.catchUp(session.row.seq);
@@ -282,7 +285,7 @@ export class Device extends Observable {
     }
   }
 
-  /** Whoever logs out in the middle of something has nothing left to do it with. */
+  /** After a log out, operations in progress stop here. */
   #failed(error) {
     if (this.store && !this.store.isGone) throw error;
   }

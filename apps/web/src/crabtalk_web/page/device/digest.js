@@ -1,5 +1,5 @@
-// What the list says of a session without reading all of it: its last line, how much is new, and
-// whether a turn is open. Kept as numbers; the line itself stays sealed where it is.
+// The summary of a session for the list: its last line, the number of unread texts, and whether a
+// turn is open. The numbers are stored; the line itself stays sealed.
 
 export class Digest {
   #tasks = new Set();
@@ -15,7 +15,9 @@ export class Digest {
     return { seen, counted, unread, previewSeq, isWorking };
   }
 
-  /** Entries by number, up to `high`. What was there before this device was is not new. */
+  /**
+   * Adds entries by number, up to `high`. Entries older than this device do not count as unread.
+   */
   take(entries, high) {
     if (this.isNew) this.seen = high;
     this.isNew = false;
@@ -41,12 +43,12 @@ export class Digest {
     this.previewSeq = seq;
     this.preview = lineOf(ev);
     if (role === "agent" && seq > this.seen) this.unread += 1;
-    // Whoever answers has read what they answer.
+    // A person who answers has read the conversation.
     if (role === "user") this.unread = 0;
   }
 }
 
-/** The line that stands for an entry. */
+/** Returns the preview line of an entry. */
 export function lineOf(ev) {
   if (ev.t === "file") return ev.name;
   const lines = (ev.text ?? "").split("\n").map((line) => line.trim());

@@ -1,38 +1,38 @@
-// Files of sessions: fetched, opened beside the page, and kept here sealed, up to a bound.
+// Files of sessions: fetched, opened in a worker, and cached sealed, up to a limit.
 
 import { openFile } from "../crypto/blobs.js";
 import { blobKey } from "../crypto/keys.js";
 import { expect } from "../relay/errors.js";
 
-// What the relay takes, less the nonce and the tag of a sealed file.
+// The relay's limit, less the nonce and the tag of a sealed file.
 export const LARGEST = 10 * 1024 * 1024 - 40;
-// All sealed files that are kept; the one that was not looked at for longest goes first.
+// Limit of the cache of sealed files; the least recently used goes first.
 const KEPT = 256 * 1024 * 1024;
-// A file that names another kind could be a page with scripts, and is only ever saved.
+// A file of another type could be a page with scripts, so it is only ever saved.
 const SHOWN = /^(image\/(png|jpeg|gif|webp|avif|bmp)|audio\/[\w.+-]+|video\/[\w.+-]+|text\/plain)$/;
 
 export class Files {
   #store;
   #http;
-  #here = new Map(); // files that this page has sent, by the ids of their envelopes
+  #here = new Map(); // files sent from this page, by envelope id
 
   constructor(store, http) {
     this.#store = store;
     this.#http = http;
   }
 
-  /** This very page has it, and need not ask anybody. */
+  /** Remembers a file that this page has sent, so that it need not be fetched. */
   have(id, blob) {
     this.#here.set(id, blob);
   }
 
-  /** Sealed bytes that are at the relay by now. */
+  /** Caches sealed bytes that are at the relay. */
   async keep(ref, sealed) {
     const row = { ref, sealed, size: sealed.length, usedAt: Date.now() };
     await this.#store.put("files", row).then(() => this.#shorten(), () => {});
   }
 
-  /** The file of a row, as a Blob. Raises AwayError, RefusedError, Error with a sentence. */
+  /** Returns the file of a row as a Blob. Raises AwayError, RefusedError, Error with a sentence. */
   async fetch(session, row, { onProgress, signal } = {}) {
     const here = this.#here.get(row.id);
     if (here) return here;

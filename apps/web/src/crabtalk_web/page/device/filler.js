@@ -1,7 +1,7 @@
-// Brings the rest of what was said onto this device, a page at a time and only when the browser has
-// nothing better to do, so that it can be searched.
+// Fetches older messages in the background, a page at a time and only when the browser is idle, so
+// that they can be searched.
 
-// Messages of a session that are fetched without anybody asking for them.
+// Limit of messages that are fetched in the background for one session.
 const MOST = 50_000;
 const PAUSE = 250;
 
@@ -10,21 +10,21 @@ export class Filler {
   #isOnline;
   #isWorking = false;
 
-  /** Both are functions: what there is changes all the time. */
+  /** Both arguments are functions, because their results change all the time. */
   constructor(sessions, isOnline) {
     this.#sessions = sessions;
     this.#isOnline = isOnline;
   }
 
-  /** Begins, unless it is at it. Ends when there is nothing to do, or nobody to ask. */
+  /** Starts unless it is running. Ends when there is nothing to do, or no connection. */
   async start() {
     if (this.#isWorking) return;
     this.#isWorking = true;
-    const given = new Set(); // those that could not be filled this time
+    const given = new Set(); // sessions that could not be filled this time
     try {
       for (let next = this.#next(given); next; next = this.#next(given)) {
         await next.fill().catch(() => given.add(next));
-        // A first page is what the list and the reader wait for; the rest can.
+        // The list and the reader wait for a first page; other pages can wait.
         if (!this.#next(given)?.isUnread) await whenIdle();
       }
     } finally {

@@ -1,20 +1,20 @@
-// The text that is being written, from what a gateway answers and from the rows that have come.
-// Each piece becomes one envelope; its words are shown until that is a row, and not for a moment
-// longer, so that nothing is on the screen twice, or not at all.
+// Text that is being written: merges the gateway's answers with the rows that have arrived. Each
+// piece becomes one envelope. Its text is shown until that envelope is a row, so that nothing is
+// shown twice or disappears in between.
 
 import { hueOf } from "../story/agents.js";
 
-// Texts and turns that are remembered; more than one answer can be late for.
+// Texts and turns that are remembered for answers that come late.
 const REMEMBERED = 200;
 
 export class Growing {
-  #pieces = []; // the one that grows, after those whose rows have not come
-  #became = new Map(); // the envelopes of pieces that are over
+  #pieces = []; // the growing piece, after finished ones whose rows have not arrived
+  #became = new Map(); // the envelope ids of finished pieces
   #rows = new Set(); // ids of texts that are rows
-  #turns = new Set(); // those that are over
+  #turns = new Set(); // turns that are over
   #at = { segment: 0, next: 0 };
 
-  /** From where on more is wanted. */
+  /** Returns the offset from which text is wanted. */
   get wanted() {
     return { segment: this.#at.segment, offset: this.#at.next };
   }
@@ -27,12 +27,12 @@ export class Growing {
     return { text: text.replace(/^\n+/, ""), thinking, speaker };
   }
 
-  /** Whether words are shown that are over, while others grow behind them. */
+  /** Whether finished text is still shown while a later piece grows. */
   get lingers() {
     return this.#pieces.length > 1;
   }
 
-  /** An answer of the gateway's. */
+  /** Handles an answer of the gateway. */
   hear({ segment, offset, text, next, thinking, turn, speaker, subagent, became }) {
     for (const [number, id] of Object.entries(became ?? {})) this.#became.set(Number(number), id);
     this.#at = { segment, next };
@@ -46,13 +46,13 @@ export class Growing {
     if (piece && offset === piece.next) {
       piece.text += text;
       piece.next = next;
-      // What was taken for its row was not: it goes on otherwise.
+      // The wrong row was matched: this piece continues differently.
       if (piece.isRow && !piece.row.startsWith(piece.text.trim())) piece.isRow = false;
     }
     this.#tidy();
   }
 
-  /** An agent's text is a row now. */
+  /** An agent's text has arrived as a row. */
   settle({ id, subagent, turn, ev }) {
     if (ev.t === "turn-end") {
       remember(this.#turns, turn);
@@ -60,7 +60,7 @@ export class Growing {
     }
     if (ev.t !== "text") return;
     remember(this.#rows, id);
-    // A row can be quicker than the answer that says which piece it was.
+    // A row can arrive before the answer that names its piece.
     const piece = this.#pieces.find((one) => !one.isRow && one.turn === turn
       && one.thinking === ev.thinking && one.subagent === subagent
       && ev.text.startsWith(one.text.trim()));
@@ -68,7 +68,7 @@ export class Growing {
     this.#tidy();
   }
 
-  /** Does not wait any longer for the row of words that are over. */
+  /** Stops waiting for the rows of finished text. */
   proceed() {
     this.#pieces.splice(0, this.#pieces.length - 1);
   }

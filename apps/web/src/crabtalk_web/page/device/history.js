@@ -1,8 +1,9 @@
-// The history of a session: messages from the relay and from disk into its story, page by page.
+// The history of a session: loads messages from the relay and from disk into its story, page by
+// page.
 //
-// The cursor is the number of the last message that was looked at, and moves over nothing else. A
-// message that comes by the socket counts only when it is the next one; else what is missing is
-// fetched. What was read is kept on disk behind the screen's back: after a crash it is read again.
+// The cursor is the number of the last processed message and never skips one. A message from the
+// socket counts only if it is the next one; otherwise the missing ones are fetched. Messages are
+// stored in the background; after a crash they are fetched again.
 
 import { expect } from "../relay/errors.js";
 import { readMessage } from "../story/bodies.js";
@@ -13,7 +14,8 @@ import { result } from "./store.js";
 export const PAGE = 200;
 const FORWARD = 500;
 const BLOCK = 250;
-// Whoever was away for longer sees the latest page first; what lies between is read when wanted.
+// After a longer absence only the latest page is loaded; the messages in between are loaded when
+// they are needed.
 const LARGEST_GAP = 2000;
 const LAST = 2147483647;
 
@@ -26,20 +28,20 @@ export class History {
   #store;
   #http;
   #spans = null;
-  #cursor = -1; // not known yet
-  #low = 0; // the first number in the story; 0 when nothing was read into it
+  #cursor = -1; // -1: not known yet
+  #low = 0; // the first number in the story; 0 if it is empty
   #line = Promise.resolve();
-  #wanted = null; // an older page that is being read
-  #heard = []; // by the socket, and not looked at yet
+  #wanted = null; // an older page that is being loaded
+  #heard = []; // from the socket, and not processed yet
 
-  /** `session` opens what is sealed, and is told of entries and of changes. */
+  /** `session` opens sealed values, and is told about entries and changes. */
   constructor(session, store, http) {
     this.#session = session;
     this.#store = store;
     this.#http = http;
   }
 
-  /** What is on disk, where that was read already. */
+  /** Loads the spans that are on disk. */
   recall(spans) {
     this.#spans = spans;
     this.#cursor = spans.at(-1)?.[1] ?? -1;
@@ -57,29 +59,32 @@ export class History {
     return this.#cursor;
   }
 
-  /** Whether everything is on this device. */
+  /** Whether all messages are on this device. */
   get isWhole() {
     return this.#cursor >= 0 && latestHole(this.#spans) === null;
   }
 
-  /** The newest page from disk into the story. Asks nobody. */
+  /** Loads the newest page from disk into the story, without the network. */
   open() {
     return this.#inLine(async () => {
       await this.#known();
       if (this.#low) return;
       const last = this.#spans.at(-1);
       if (last && last[1] >= this.#cursor) await this.#begin(last);
-      else this.#cursor = -1; // what was read is not here: there was no room for it
+      else this.#cursor = -1; // the messages up to it are not stored: there was no room
     });
   }
 
-  /** Forgets what was read into the story. */
+  /** Empties the story. */
   release() {
     this.story = new Story();
     this.#low = 0;
   }
 
-  /** By the socket. All that has come while something else was done is looked at together. */
+  /**
+   * Handles a message from the socket. Messages that arrive during other work are processed
+   * together.
+   */
   hear(message) {
     this.#heard.push(message);
     if (this.#heard.length > 1) return this.#line;
@@ -93,7 +98,7 @@ export class History {
     });
   }
 
-  /** All that is new at the relay. `seq` is how far that goes, where it is known. */
+  /** Loads everything new from the relay. `seq` is the newest number, if known. */
   catchUp(seq = 0) {
     return this.#inLine(async () => {
       await this.#known();
@@ -101,20 +106,20 @@ export class History {
     });
   }
 
-  /** One more page into the story. Raises AwayError, RefusedError. */
+  /** Loads one more page into the story. Raises AwayError, RefusedError. */
   loadOlder() {
     this.#wanted ??= this.#inLine(() => this.#older()).finally(() => (this.#wanted = null));
     return this.#wanted;
   }
 
-  /** Until that message is in the story. */
+  /** Loads pages until that message is in the story. */
   loadTo(seq) {
     return this.#inLine(async () => {
       while (this.#low > 1 && this.#low > seq) await this.#older();
     });
   }
 
-  /** One page of what is missing on this device, onto the disk alone. */
+  /** Fetches one missing page and only stores it. */
   fill() {
     return this.#inLine(async () => {
       await this.#known();
@@ -126,7 +131,7 @@ export class History {
     });
   }
 
-  /** What is on disk, in blocks of numbers, the latest first. For those who look for something. */
+  /** Yields the stored messages in blocks of numbers, the latest first, for the search. */
   async *blocks() {
     await this.#known();
     for (const [from, to] of [...this.#spans].reverse()) {
@@ -138,7 +143,7 @@ export class History {
     }
   }
 
-  /** Entries from disk, by number. */
+  /** Loads entries from disk, by number. */
   async entries(low, high) {
     return this.#opened(await this.#kept(low, high));
   }
@@ -157,7 +162,7 @@ export class History {
     }
   }
 
-  /** The latest page, and whatever the story had is read anew from there. */
+  /** Loads the latest page, and reloads the story from there. */
   async #jump() {
     const wasShown = this.#low > 0;
     const { messages, low } = await this.#fetchBefore(LAST, PAGE);
@@ -191,7 +196,10 @@ export class History {
     }
   }
 
-  /** A page that ends before `seq`, kept; messages by number, and how far down it goes. */
+  /**
+   * Fetches and stores the page that ends before `seq`; returns its messages by number, and the
+   * lowest number.
+   */
   async #fetchBefore(seq, limit) {
     const page = await this.#page(`before_seq=${seq}&limit=${limit}`);
     const messages = page.messages.sort((a, b) => a.seq - b.seq);
@@ -204,7 +212,7 @@ export class History {
   async #page(query) {
     const page = await this.#http.get(`/v3/sessions/${this.#session.id}/messages?${query}`);
     const { messages, hasMore } = page;
-    // What is taken for a page that is none would leave a hole that nobody looks for.
+    // Accepting an invalid page would leave a hole that is never filled.
     expect(Array.isArray(messages) && messages.every(isMessage) && typeof hasMore === "boolean");
     return { messages, hasMore };
   }
@@ -218,12 +226,12 @@ export class History {
     if (this.#low) this.#show(entries, this.#low);
     const isKept = await this.#keep(messages, low, high);
     if (this.#low || !this.#session.isOpen) return;
-    // It came while the session was being opened: with the page before it.
+    // The messages came while the session was being opened: load them with the page before.
     if (isKept) await this.#begin(this.#spans.at(-1));
     else this.#show(entries, low);
   }
 
-  /** The newest page of a span from disk. */
+  /** Loads the newest page of a span from disk. */
   async #begin([from, to]) {
     const low = Math.max(from, to - PAGE + 1);
     this.#show(await this.#opened(await this.#kept(low, to)), low);
@@ -252,8 +260,10 @@ export class History {
     return high < low ? [] : this.#store.range("messages", [id, low], [id, high]);
   }
 
-  /** In one transaction, with another tab in mind that keeps messages of this session as well.
-   * False where there is no room: it is shown all the same, and fetched again another time. */
+  /**
+   * Stores messages in one transaction, because another tab may store messages of this session as
+   * well. False if there is no room: they are shown anyway, and fetched again another time.
+   */
   async #keep(messages, low, high) {
     const id = this.#session.id;
     let spans = this.#spans;
@@ -278,7 +288,7 @@ export class History {
     this.#session.changed();
   }
 
-  /** One thing after the other: pages that overlap would move the cursor over each other. */
+  /** Runs one task at a time, because overlapping pages would move the cursor past each other. */
   #inLine(work) {
     const done = this.#line.then(work);
     this.#line = done.catch(() => {});
@@ -286,7 +296,7 @@ export class History {
   }
 }
 
-/** True for those that follow a number without a hole, each once. */
+/** Whether the messages follow a number without gaps, each once. */
 const isNext = (cursor) => (message) => {
   if (message.seq !== cursor + 1) return false;
   cursor += 1;

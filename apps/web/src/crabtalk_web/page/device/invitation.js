@@ -1,7 +1,7 @@
-// Bringing another device in. The device that invites makes a seed, and shows it as a link;
-// whoever opens the link derives the same pair of keys of it, asks the relay under the public
-// half, and gets the master secret in a box that only this pair opens. The seed stands where
-// browsers do not send it, serves once, and for five minutes.
+// Invites another device. The inviting device makes a seed and shows it as a link. A device that
+// opens the link derives a key pair from it, asks the relay under the public half, and gets the
+// master secret in a box that only this pair opens. The seed is in the fragment, which browsers do
+// not send; it works once and for five minutes.
 
 import { fromBase64url, fromUtf8, random, toBase64, toBase64url } from "../crypto/bytes.js";
 import { derive, exchangeKeys, KEY_SIZE } from "../crypto/keys.js";
@@ -14,15 +14,17 @@ const ROUTE = "/v1/auth/account";
 
 const pairOf = async (seed) => exchangeKeys(await derive(seed, "Crabtalk Invitation", "device"));
 
-/** `{url, expiresAt, asked, letIn(), cancel()}`: `asked` resolves when a device asks to be let in,
- * and is rejected when the time is over or somebody cancels. */
+/**
+ * Returns `{url, expiresAt, asked, letIn(), cancel()}`: `asked` resolves when a device asks to be
+ * let in, and is rejected on timeout or cancellation.
+ */
 export async function invite(http, account) {
   const seed = random(KEY_SIZE);
   const pair = await pairOf(seed);
   const expiresAt = Date.now() + LIFETIME;
   const over = new AbortController();
   const asked = untilAsked(http, pair.public, expiresAt, over.signal);
-  asked.catch(() => {}); // nobody has to wait for it
+  asked.catch(() => {}); // no caller has to await it
   return {
     url: `${location.origin}/join#${toBase64url(seed)}`,
     expiresAt,
@@ -48,14 +50,14 @@ async function untilAsked(http, publicKey, expiresAt, signal) {
   }
 }
 
-/** What was in the link: 32 bytes. Raises Error with a sentence. */
+/** Returns the seed of a link: 32 bytes. Raises Error with a sentence. */
 export function seedOf(text) {
   const seed = fromBase64url(text.trim().replace(/^.*#/, ""));
   if (seed?.length === KEY_SIZE) return seed;
   throw new Error("This link is not whole. Copy all of it, or make another one.");
 }
 
-/** `{secret, token}` of the account, once somebody lets us in. */
+/** Returns `{secret, token}` of the account once another device approves. */
 export async function join(http, seed, onStep = () => {}, { signal } = {}) {
   const pair = await pairOf(seed);
   const request = { publicKey: toBase64(pair.public), sealsToken: true };
@@ -64,7 +66,7 @@ export async function join(http, seed, onStep = () => {}, { signal } = {}) {
   let told = await http.post(`${ROUTE}/request`, request);
   onStep("waiting");
   while (told.state !== "authorized") {
-    if (Date.now() > until) throw new Error("Nobody let this device in. Make another link.");
+    if (Date.now() > until) throw new Error("No device let this one in. Make another link.");
     await pause(LOOK_EVERY, signal);
     told = await http.post(`${ROUTE}/request`, request, { signal }).catch(orElse(told));
   }
@@ -77,7 +79,7 @@ export async function join(http, seed, onStep = () => {}, { signal } = {}) {
   return { secret, token: fromUtf8(token) };
 }
 
-/** A relay that is away for a moment is asked again. */
+/** Tries again while the relay is unavailable. */
 const orElse = (told) => (error) => {
   if (error instanceof AwayError) return told;
   throw error;

@@ -1,12 +1,12 @@
-// Asks a session's gateway for text while it is being written, for as long as somebody looks. An
-// answer comes as soon as there is more; the next question goes out at once.
+// Polls a session's gateway for text while it is being written, as long as the session is open. An
+// answer comes as soon as there is more, and the next request follows at once.
 
 import { Growing } from "./growing.js";
 
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 10_000;
 const PATIENCE = 30_000;
-// How long words that are over stay for a row that does not come, when others follow.
+// How long finished text waits for its row while later text grows.
 const LINGER = 1000;
 
 export class Live {
@@ -41,12 +41,12 @@ export class Live {
     this.#growing.clear();
   }
 
-  /** Somebody seems to be there: asks at once, if it was waiting to. */
+  /** The person seems to be active: polls at once if it was waiting. */
   hurry() {
     this.#wake();
   }
 
-  /** Entries that are rows now. The caller tells of the change, once for both. */
+  /** Entries have arrived as rows. The caller dispatches the change, once for both. */
   settle(entries) {
     for (const entry of entries) {
       if (entry.role === "agent") this.#growing.settle(entry);

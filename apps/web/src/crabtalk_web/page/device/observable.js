@@ -1,9 +1,9 @@
-// Something that can be watched: it says that it changed, and once however much did at a time.
+// An object that can be observed: dispatches `change` once for any number of changes at a time.
 
 export class Observable extends EventTarget {
   #isTold = true;
 
-  /** Has `change` dispatched before the browser does anything else. */
+  /** Dispatches `change` before the browser does anything else. */
   changed() {
     if (!this.#isTold) return;
     this.#isTold = false;

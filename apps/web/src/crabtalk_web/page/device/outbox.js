@@ -1,6 +1,6 @@
-// The outbox: what was said here and is not at the relay yet. It is on disk, sealed, before it
-// goes; it goes oldest first; and each thing has an id by which the relay knows it, so that
-// whatever is sent twice is kept once. Its place in the chain is decided when it is first sent.
+// The outbox: messages that are not at the relay yet. An item is stored sealed before it is sent;
+// the oldest goes first; and each has an id by which the relay recognizes it, so that it is stored
+// once even if sent twice. Its place in the chain is decided when it is first sent.
 
 import { sealFile } from "../crypto/blobs.js";
 import { blobKey } from "../crypto/keys.js";
@@ -26,9 +26,9 @@ export class Outbox {
   #isAsked = false;
   #backoff = new Backoff();
   #packing = Promise.resolve();
-  #unpacked = new Map(); // how to pack again what could not be kept
+  #unpacked = new Map(); // how to pack items again that could not be stored
 
-  /** `sessionOf` gives a session by its id; `isOnline` says whether it makes sense to try. */
+  /** `sessionOf` returns a session by its id; `isOnline` says whether sending makes sense. */
   constructor(store, http, files, sessionOf, isOnline) {
     this.#store = store;
     this.#chains = new Chains(store);
@@ -38,7 +38,7 @@ export class Outbox {
     this.#isOnline = isOnline;
   }
 
-  /** What waits since before this page was loaded. */
+  /** Loads the items that were waiting before this page was loaded. */
   async open() {
     const items = await this.#store.all("outbox");
     for (const item of items.sort(byOrder)) {
@@ -47,7 +47,7 @@ export class Outbox {
     }
   }
 
-  /** Rows for all that waits in a session. */
+  /** Creates rows for all waiting items of a session. */
   async showIn(session) {
     for (const item of [...this.#items.values()].filter(({ id }) => id === session.id)) {
       const body = await open(session.key, item.body);
@@ -57,7 +57,7 @@ export class Outbox {
     }
   }
 
-  /** The row of what is said now. It is on disk a moment later, and goes when it can. */
+  /** Returns the row of a new message. It is stored a moment later, and sent when possible. */
   add(session, text, files) {
     this.#lastOrder = Math.max(this.#lastOrder + 1, Date.now());
     const item = {
@@ -72,7 +72,7 @@ export class Outbox {
     for (const { id, blob } of parts) this.#files.have(id, blob);
     const shown = parts.map(({ id, told }) => ({ ...told, id, ref: "" }));
     const row = session.show({ ...item, text, files: shown });
-    // One after the other, so that a large file is not overtaken by what was said after it.
+    // One at a time, so that a later message does not overtake a large file.
     this.#packing = this.#packing.then(() => this.#pack(session, item, text, parts, row));
     return row;
   }
@@ -103,7 +103,7 @@ export class Outbox {
     this.send();
   }
 
-  /** Another try for what was refused. */
+  /** Tries a refused item again. */
   async retry(localId) {
     const pack = this.#unpacked.get(localId);
     if (pack) {
@@ -120,30 +120,35 @@ export class Outbox {
     this.#items.delete(localId);
     this.#unpacked.delete(localId);
     let kept;
-    // In one: a message that is sealed between two steps would leave a gap in its chain.
+    // In one transaction: a message that is sealed between two steps would leave a gap in its
+    // chain.
     await this.#store.change(["outbox"], async ({ outbox }) => {
       kept = await result(outbox.get(localId));
       outbox.delete(localId);
     });
-    // Nobody knows whether the relay has it, so the next message cannot say that it follows it.
+    // The relay may or may not have it, so the next message cannot link to it.
     if (kept?.sealed) await this.#chains.restart(kept.id);
   }
 
-  /** The gateway of a session did not act on a message of ours. The next one begins anew, or it
-   * would be refused as well. */
+  /**
+   * The gateway refused one of our messages. The next one starts a new chain, or it would be
+   * refused as well.
+   */
   async refused(session, { reason, chain }) {
     if (chain && reason !== "repeat") await this.#chains.restart(session, chain);
   }
 
-  /** The session is no more, and nobody is left to hear it. */
+  /** The session is gone, so its items are dropped. */
   async forget(session) {
     for (const { localId, id } of [...this.#items.values()]) {
       if (id === session) await this.discard(localId);
     }
   }
 
-  /** All that waits, one after the other, until the relay is away. Never at the same time in two
-   * tabs: harmless, but files would go twice. */
+  /**
+   * Sends all items one after the other until the relay is unavailable. Never in two tabs at the
+   * same time: harmless, but files would be sent twice.
+   */
   async send() {
     this.#isAsked = true;
     if (this.#isSending) return;
@@ -155,7 +160,7 @@ export class Outbox {
       }
       this.#backoff.reset();
     } catch {
-      // Nothing is lost: it goes after a while, or when there is a connection again.
+      // Nothing is lost: it is sent after a while, or when there is a connection again.
       this.#backoff.plan(() => this.#isOnline() && this.send());
     } finally {
       this.#isSending = false;
@@ -180,7 +185,7 @@ export class Outbox {
 
   async #sendOne(session, item) {
     const kept = await this.#store.get("outbox", item.localId);
-    if (!kept) return this.#sent(session, item); // by another tab
+    if (!kept) return this.#sent(session, item); // sent by another tab
     item.files = kept.files;
     item.sealed = kept.sealed;
     const total = item.files.reduce((sum, { sealed }) => sum + sealed.length, 0);
@@ -194,7 +199,7 @@ export class Outbox {
       await this.#keep(item);
       done += file.sealed.length;
     }
-    if (!this.#items.has(item.localId)) return; // somebody thought better of it
+    if (!this.#items.has(item.localId)) return; // dropped in the meantime
     session.show({ ...item, state: "sending", progress: null });
     const messages = await this.#messages(session, item);
     if (!messages) return;
@@ -206,7 +211,10 @@ export class Outbox {
     session.sent(receipt.seq);
   }
 
-  /** Its files and its words, sealed once and for all; null when it was dropped meanwhile. */
+  /**
+   * Returns its files and its text, sealed once and for all; null if it was dropped in the
+   * meantime.
+   */
   async #messages(session, item) {
     const ids = [...item.files.map(({ id }) => id), item.localId];
     if (!item.sealed) {
@@ -219,7 +227,7 @@ export class Outbox {
   }
 
   async #seal(session, item, bodies) {
-    // Without locks two tabs could send in any order, and a chain would break.
+    // Without locks two tabs could send in any order, which would break the chain.
     if (!navigator.locks) {
       item.sealed = await Promise.all(bodies.map((body) => seal(session.key, body)));
       return true;
@@ -250,7 +258,7 @@ export class Outbox {
     await this.#keep(item);
   }
 
-  /** What was dropped meanwhile is not to come back. */
+  /** An item that was dropped in the meantime must not come back. */
   async #keep(item) {
     if (this.#items.has(item.localId)) await this.#store.putSafely("outbox", item);
   }
@@ -264,7 +272,7 @@ function checkSizes({ largestFile }, parts) {
   throw new RangeError(`${large.told.name} is too large: a file may have ${most} MB.`);
 }
 
-/** Only who says that it has this very message has it. */
+/** The relay must confirm exactly this message. */
 function receiptOf({ messages }, localId) {
   const given = Array.isArray(messages) ? messages : [];
   const receipt = given.find((one) => one?.localId === localId);
@@ -285,7 +293,7 @@ function toldOf(blob) {
   return { name: blob.name || "file", size: blob.size, mimeType, image: null };
 }
 
-/** A letter and 23 others: what every reader takes for an id. */
+/** A letter and 23 letters or digits: every reader accepts it as an id. */
 function envelopeId() {
   const bytes = crypto.getRandomValues(new Uint8Array(23));
   return `c${Array.from(bytes, (byte) => (byte % 36).toString(36)).join("")}`;

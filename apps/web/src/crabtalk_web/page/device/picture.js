@@ -1,14 +1,13 @@
-// Pictures before they are sent: how large they are, and a ThumbHash, which stands in for them
-// while they are on their way.
+// Prepares pictures for sending: their size, and a ThumbHash as placeholder while they load.
 
 import { thumbhash } from "./thumbhash.js";
 
-// Larger images say no more, and take long to look at.
+// Larger images take long to process and give no better result.
 const LARGEST = 32;
-// Larger ones are sent as files without a placeholder.
+// Larger images are sent as files, without a placeholder.
 const MOST_PIXELS = 50_000_000;
 
-/** `{width, height, thumbhash}`; null for what no browser draws. */
+/** Returns `{width, height, thumbhash}`; null if the browser cannot draw it. */
 export async function pictureOf(blob) {
   if (!blob.type.startsWith("image/") || blob.type === "image/svg+xml") return null;
   try {

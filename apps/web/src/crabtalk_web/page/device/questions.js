@@ -1,11 +1,11 @@
-// Questions that an agent waits with, from what its gateway says of itself. Two generations of the
-// protocol ask in two ways; both are read, and each is answered in its own.
+// The pending questions of an agent, read from the state its gateway publishes. Two generations of
+// the protocol ask in two ways; both are read, and each is answered in its own way.
 
 import { approvalOf } from "../story/approvals.js";
 
 const DENY = "Deny";
 
-/** Those that wait now, the earliest first. */
+/** Returns the pending questions, the earliest first. */
 export function questionsOf(state) {
   const asked = [
     ...entries(state?.communications).map(([id, entry]) => formOf(id, entry)),
@@ -14,7 +14,7 @@ export function questionsOf(state) {
   return asked.filter((one) => one !== null).sort((a, b) => a.createdAt - b.createdAt);
 }
 
-/** The call that answers: `[method, params]`. `answers` is null for none. */
+/** Returns the call that answers: `[method, params]`. `answers` is null to dismiss. */
 export function answerTo(question, answers) {
   const { id, isOlder } = question;
   if (!isOlder) {
@@ -26,7 +26,7 @@ export function answerTo(question, answers) {
   for (const { id: name, question: text, approval } of question.questions) {
     const { options = [], custom = "" } = answers[name] ?? {};
     const words = [...options, custom].filter(Boolean).join(", ");
-    // Two calls that read the same have one answer here, and a no to either is a no to both.
+    // Two calls with the same text have one answer here, and denying either denies both.
     if (!(approval && told[text] === DENY)) told[text] = words;
   }
   const updatedInput = { answers: told };

@@ -1,5 +1,5 @@
-// The record of a session: what the relay lists of it, and what its gateway says of itself in
-// there, opened with the session's key.
+// The record of a session: what the relay lists about it, and the metadata and state of its
+// gateway, opened with the session's key.
 
 import { open } from "../crypto/sealing.js";
 import { LARGEST } from "./files.js";
@@ -20,7 +20,7 @@ export class Record extends Observable {
     this.#row = row;
   }
 
-  /** As it is kept. */
+  /** Returns the form in which it is stored. */
   get row() { return this.#row; }
   get id() { return this.#row.id; }
   /** Whether it cannot be opened with our keys. */
@@ -33,18 +33,18 @@ export class Record extends Observable {
   get path() { return text(this.metadata.path); }
   get machine() { return text(this.metadata.machineId); }
   get model() { return text(this.metadata.currentModelCode); }
-  /** Kinds of clients that write here without replay protection. */
+  /** The names of clients that write here without replay protection. */
   get unprotected() { return list(this.metadata.unprotectedClients).map(text).filter(Boolean); }
-  /** Whether it was put away; the next word opens it again. */
+  /** Whether it is archived; the next message opens it again. */
   get isArchived() { return this.metadata.lifecycleState === "archived"; }
-  /** The session that took its place, with other keys or from a fresh start; empty for none. */
+  /** The id of the session that replaced it; empty for none. */
   get continuedBy() { return text(this.metadata.continuedBy); }
 
   get models() {
     return list(this.metadata.models).map((model) => text(model?.code)).filter(Boolean);
   }
 
-  /** How much the agent may do without asking; empty where its gateway does not say. */
+  /** How much the agent may do without asking; empty if its gateway does not say. */
   get mode() { return text(this.metadata.currentOperatingModeCode); }
 
   get modes() {
@@ -52,7 +52,7 @@ export class Record extends Observable {
       ({ code: mode.code, name: text(mode.value) || mode.code, about: text(mode.description) }));
   }
 
-  /** It was changed from here; what the gateway says of itself follows. */
+  /** The mode was changed on this device; the gateway's metadata follows. */
   takeMode(mode) {
     if (!text(mode) || mode === this.mode) return;
     this.metadata = { ...this.metadata, currentOperatingModeCode: mode };
@@ -64,14 +64,16 @@ export class Record extends Observable {
     return names.map((name) => (name.startsWith("/") ? name : `/${name}`));
   }
 
-  /** How many bytes a file may have. */
+  /** The size limit of files in bytes. */
   get largestFile() {
     const most = this.metadata.capabilities?.attachments?.maxBytes;
     return Number.isFinite(most) ? Math.min(most, LARGEST) : LARGEST;
   }
 
-  /** As the relay lists it, as it was on disk, or just what is other than before. What is older
-   * than what is known is passed over: a list may have been on its way for a while. */
+  /**
+   * Updates the record with a row of the relay, a row from disk, or single changed values. Values
+   * older than the known ones are skipped, because a list may arrive late.
+   */
   async take(row) {
     const before = this.#row;
     const [isTold, isState] = ["metadata", "agentState"].map((part) => isNews(before, row, part));
@@ -90,21 +92,21 @@ export class Record extends Observable {
     this.#ask();
   }
 
-  /** Something came at that time, with that number. */
+  /** A message with this number arrived at that time. */
   moved(seq, at) {
     const { seq: last, updatedAt } = this.#row;
     this.#row = { ...this.#row, seq: Math.max(last, seq), updatedAt: Math.max(updatedAt, at) };
     this.changed();
   }
 
-  /** Whether somebody is there, as the relay hears it. */
+  /** Whether the gateway is online, according to the relay. */
   active({ active, activeAt }) {
     if (this.#row.active === active) return;
     this.#row = { ...this.#row, active, activeAt };
     this.changed();
   }
 
-  /** A question that need not be asked any more, whatever the gateway still says. */
+  /** Hides a question that was answered, whatever the gateway still publishes. */
   settle(questionId) {
     this.#answered.add(questionId);
     this.#ask();
@@ -112,7 +114,7 @@ export class Record extends Observable {
 
   async #read(row, part, keep) {
     const value = row[part] ? await open(this.key, row[part]) : null;
-    // Meanwhile another may have come.
+    // A newer value may have arrived in the meantime.
     if (this.#row[part] === row[part]) keep(value ?? {});
   }
 

@@ -1,27 +1,27 @@
-// The roster: which sessions there are, on disk and at the relay.
+// The roster: the list of sessions, on disk and at the relay.
 
 import { importKey } from "../crypto/sealing.js";
 import { expect } from "../relay/errors.js";
 import { Session } from "./session.js";
 
 const PAGE = 200;
-// What is kept of a session, beside its messages.
+// The tables with data of a session, besides its messages.
 const TABLES = ["sessions", "marks", "spans", "drafts"];
 
 export class Roster {
   sessions = new Map();
-  present = new Map(); // what was heard of machines, which is newer than what is written of them
+  present = new Map(); // presence events of machines, which are newer than their rows
   #home;
-  #removed = new Set(); // since the relay was last asked for all
+  #removed = new Set(); // since the last full list from the relay
 
   /** `home` is the device. */
   constructor(home) {
     this.#home = home;
   }
 
-  /** As they were on disk, before anybody is asked. */
+  /** Loads the sessions from disk, before anything is fetched. */
   async recall() {
-    if (this.sessions.size) return; // somebody looks at these
+    if (this.sessions.size) return; // the sessions are in use
     const rows = await Promise.all(TABLES.map((name) => this.#home.store.all(name)));
     const [, marks, spans, drafts] = rows.map(byId);
     await Promise.all(rows[0].map(async (row) => {
@@ -33,10 +33,11 @@ export class Roster {
     }));
   }
 
-  /** As the relay has them now. Raises AwayError, RefusedError. */
+  /** Fetches the sessions from the relay. Raises AwayError, RefusedError. */
   async list() {
     const found = new Set();
-    const before = [...this.sessions.keys()]; // what comes meanwhile may not be among those listed
+    // sessions that are added meanwhile may not be in the list
+    const before = [...this.sessions.keys()];
     this.#removed.clear();
     for (let cursor = ""; cursor !== null; ) {
       const after = cursor && `&cursor=${encodeURIComponent(cursor)}`;
@@ -53,7 +54,7 @@ export class Roster {
     this.#home.changed();
   }
 
-  /** What the relay tells of as it happens. */
+  /** Handles an update of the relay. */
   async update(body) {
     const session = this.sessions.get(body.sid ?? body.id);
     if (body.t === "new-message") {
@@ -66,7 +67,7 @@ export class Roster {
     this.#home.changed();
   }
 
-  /** What it tells and does not keep. */
+  /** Handles an ephemeral event of the relay, which it does not store. */
   hear(told) {
     if (told.type === "activity") this.sessions.get(told.id)?.active(told);
     if (told.type === "machine-activity") this.present.set(told.id, told);
@@ -76,7 +77,7 @@ export class Roster {
   async #take(row) {
     const known = this.sessions.get(row.id);
     const session = known ?? new Session(this.#home, { ...row, key: null });
-    // Once for each session: from then on its key is the browser's own.
+    // Once for each session: from then on its key is non-extractable.
     const bytes = session.key
       ? null
       : await this.#home.account.recordKey(session.row.dataEncryptionKey);

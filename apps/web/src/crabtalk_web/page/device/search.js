@@ -1,15 +1,17 @@
-// Search over what is on this device. Nobody else is asked, and what is opened to be searched is in
-// memory only.
+// Searches what is on this device. Nothing is sent anywhere, and opened text stays in memory only.
 
 const AROUND = 40;
-// Characters of opened text that are remembered from one search to the next.
+// Characters of opened text that are kept between searches.
 const REMEMBERED = 24_000_000;
 
 export class Search {
-  #blocks = new WeakMap(); // of each session: what was opened, by the number it begins with
+  #blocks = new WeakMap(); // by session: opened blocks, by their first number
   #size = 0;
 
-  /** Hits in all sessions, those of the latest session first and in each the latest first. */
+  /**
+   * Yields hits in all sessions: sessions with the latest activity first, and the latest hits of
+   * each first.
+   */
   async *find(sessions, query, { signal } = {}) {
     const words = query.toLocaleLowerCase().split(/\s+/).filter(Boolean);
     if (!words.length) return;
@@ -25,7 +27,7 @@ export class Search {
     }
   }
 
-  /** Opens what was not opened yet, `pause` after `pause`, so that the first search is quick. */
+  /** Opens blocks in advance, with `pause` between them, so that the first search is fast. */
   async prepare(sessions, pause) {
     for (const session of sessions) {
       if (session.isSealed) continue;
@@ -72,15 +74,15 @@ function textOf(ev) {
   return "";
 }
 
-/** Without the marks that are not read: what begins a line, and what makes words strong. */
+/** Removes markdown marks: line prefixes and emphasis. */
 function bare(text) {
   return text.replace(/^ {0,3}(#{1,6} |[-*+>] |```.*$)/gm, "").replace(/\*\*|`+/g, "");
 }
 
-// As the story names the row of an entry.
+// The story's row id of an entry.
 const rowIdOf = ({ id, localId, seq }) => id || localId || `seq ${seq}`;
 
-/** A piece of the text around the first word that was found, with all words marked; or null. */
+/** Returns an excerpt around the first matching word, with all matches marked; or null. */
 export function snippetOf(text, words) {
   const low = text.toLocaleLowerCase();
   if (low.length !== text.length || !words.every((word) => low.includes(word))) return null;

@@ -1,5 +1,5 @@
-// A session: one conversation with one agent, as this device knows it. It reads and it talks; what
-// there is to know about it is in its record.
+// A session: one conversation with one agent on this device. It reads and sends messages; its
+// record has the facts about it.
 
 import { bind, open, seal } from "../crypto/sealing.js";
 import { Backoff } from "../relay/backoff.js";
@@ -10,9 +10,9 @@ import { Live } from "./live.js";
 import { answerTo } from "./questions.js";
 import { Record } from "./record.js";
 
-// How long what was sent may take to come back before it is asked for.
+// How long a sent message may take to come back before it is fetched.
 const ECHO = 1500;
-// Stories with more rows are not kept for a conversation that nobody looks at.
+// Stories with more rows are dropped when the conversation is closed.
 const KEPT_ROWS = 1000;
 
 /** Dispatches `change`, and `live` with each piece of text that is being written. */
@@ -37,13 +37,15 @@ export class Session extends Record {
   }
 
   get seq() { return Math.max(this.row.seq, this.#history.cursor, 0); }
-  /** Texts since somebody looked here. */
+  /** Unread texts. */
   get unread() { return this.#digest.unread; }
   get preview() { return this.#digest.preview; }
   get story() { return this.#history.story; }
   get usage() { return this.story.usage; }
 
-  /** Whether a turn is open. Its text comes another way than its rows, and may be here first. */
+  /**
+   * Whether a turn is open. Its live text takes another way than its rows, and may arrive first.
+   */
   get isWorking() {
     if (this.live) return true;
     return this.isOpen && this.story.rows.length ? this.story.isWorking : this.#digest.isWorking;
@@ -56,7 +58,7 @@ export class Session extends Record {
 
   // ── Reading ─────────────────────────────────────────────────────────────────────────────────
 
-  /** The newest page from disk at once; then what is new at the relay, and text as it grows. */
+  /** Loads the newest page from disk at once, then what is new at the relay, and live text. */
   async open() {
     if (this.isSealed) return;
     this.isOpen = true;
@@ -77,25 +79,25 @@ export class Session extends Record {
   loadOlder() { return this.#history.loadOlder(); }
   loadTo(seq) { return this.#history.loadTo(seq); }
 
-  /** Everything up to now was seen. */
+  /** Marks everything so far as read. */
   seen() {
     if (!this.#digest.look()) return;
     this.#remember();
     this.changed();
   }
 
-  /** What is new at the relay, as far as it can be reached. */
+  /** Fetches what is new at the relay, if it can be reached. */
   async catchUp(seq = 0) {
     if (this.isSealed) return;
     await this.#history.catchUp(seq).then(() => this.#backoff.reset(), () => this.#later());
   }
 
-  /** The file of a row, as a Blob. `onProgress` is told a part from 0 to 1. */
+  /** Returns the file of a row as a Blob. `onProgress` gets a fraction from 0 to 1. */
   file(row, options) { return this.#home.files.fetch(this, row, options); }
 
   // ── Talking ─────────────────────────────────────────────────────────────────────────────────
 
-  /** The row of what is said, at once; null where there is nothing to say. */
+  /** Returns the row of a new message at once; null if there is nothing to send. */
   send(words, files = []) {
     if (!words.trim() && !files.length) return null;
     const row = this.#home.outbox.add(this, words, [...files]);
@@ -103,7 +105,7 @@ export class Session extends Record {
     return row;
   }
 
-  /** What somebody began to write stays, also over a reload. */
+  /** Stores a draft, so that it survives a reload. */
   async keepDraft(words) {
     this.draft = words;
     const { store } = this.#home;
@@ -118,13 +120,13 @@ export class Session extends Record {
     await this.#home.outbox.discard(rowId);
   }
 
-  /** Stops the turn. With none to stop it is done as well. */
+  /** Stops the turn. Succeeds as well if no turn is open. */
   async abort() {
     const told = await this.call("abort", {});
     if (told?.error) throw new Error(told.error);
   }
 
-  /** How much the agent may do without asking, from now on. */
+  /** Sets how much the agent may do without asking. */
   async setMode(mode) {
     const told = await this.call("setMode", { mode });
     if (told?.error) throw new Error(told.error);
@@ -143,7 +145,7 @@ export class Session extends Record {
     return { already: Boolean(told?.error) };
   }
 
-  /** Asks the session's gateway. Null for an empty answer. Raises Error with a sentence. */
+  /** Calls the session's gateway. Null for an empty answer. Raises Error with a sentence. */
   async call(method, params, options) {
     this.#count += 1;
     const bound = bind(params, `rpc:${method}`, this.id, this.#count);
@@ -157,7 +159,7 @@ export class Session extends Record {
 
   // ── What the device tells it ────────────────────────────────────────────────────────────────
 
-  /** How far it was read, and what was begun in it, before this page was loaded. */
+  /** Loads the read position and the draft of an earlier page. */
   async recall({ marks, spans, begun }) {
     if (this.isSealed) return;
     this.#history.recall(spans?.spans ?? []);
@@ -172,7 +174,7 @@ export class Session extends Record {
     if (entry) this.#digest.preview = lineOf(entry.ev);
   }
 
-  /** There is a way to the gateway again. */
+  /** The connection to the gateway is back. */
   resume() {
     if (!this.isOpen) return;
     this.#live.stop();
@@ -193,7 +195,7 @@ export class Session extends Record {
 
   unseal(sealed) { return open(this.key, sealed); }
 
-  /** Entries that nobody here has read before, by number. */
+  /** Handles new entries, by number. */
   heard(entries, high) {
     for (const { ev } of entries) {
       if (ev.refused) this.#home.outbox.refused(this.id, ev.refused).catch(() => {});
@@ -205,14 +207,14 @@ export class Session extends Record {
     this.#home.changed();
   }
 
-  /** Entries that are in the story now: what was shown of them while they were written goes. */
+  /** Entries have become rows: their live text is removed. */
   shown(entries) {
     this.#live.settle(entries);
     this.#grown();
     this.changed();
   }
 
-  /** Another story begins: what waits to be sent is part of it. */
+  /** Starts with a new story; unsent messages are part of it. */
   begun() { return this.#home.outbox.showIn(this); }
 
   show(item) {
@@ -230,7 +232,7 @@ export class Session extends Record {
     setTimeout(() => this.#history.cursor < seq && this.catchUp(seq), ECHO);
   }
 
-  /** Once more, if there is still somebody to ask: else the next connection brings it. */
+  /** Tries once more if there is a connection, else the next connection does. */
   #later() {
     this.#backoff.plan(() => this.#home.isOnline && this.catchUp());
   }

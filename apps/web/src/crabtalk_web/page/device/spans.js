@@ -1,7 +1,7 @@
-// Which messages of a session are here: stretches of numbers without a hole, `[low, high]`, the
+// The numbers of a session's messages on this device: spans without gaps, `[low, high]`, the
 // earliest first.
 
-/** With another stretch; those that touch become one. */
+/** Adds a span, and merges spans that touch. */
 export function withSpan(spans, low, high) {
   const apart = spans.filter(([from, to]) => to < low - 1 || high + 1 < from);
   const near = spans.filter(([from, to]) => !(to < low - 1 || high + 1 < from));
@@ -12,12 +12,12 @@ export function withSpan(spans, low, high) {
   return [...apart, whole].sort((a, b) => a[0] - b[0]);
 }
 
-/** The stretch that a number is in, or null. */
+/** Returns the span that contains a number, or null. */
 export function spanOf(spans, seq) {
   return spans.find(([low, high]) => low <= seq && seq <= high) ?? null;
 }
 
-/** The numbers that are missing below the latest stretch: `[low, high]`, or null. */
+/** Returns the missing numbers below the latest span: `[low, high]`, or null. */
 export function latestHole(spans) {
   const last = spans.at(-1);
   if (!last || last[0] <= 1) return null;

@@ -1,21 +1,21 @@
-// What this device keeps, in the browser's own database. Words are in it only as the relay has
-// them, sealed; keys are the browser's, and give their bytes to nobody.
+// The device's IndexedDB. Messages are stored sealed, exactly as at the relay; keys are
+// non-extractable CryptoKeys.
 
 const NAME = "crabtalk";
 const VERSION = 1;
 const TABLES = {
-  account: {}, // under "this": who we are
+  account: {}, // under "this": the account
   sessions: { keyPath: "id" },
-  marks: { keyPath: "id" }, // how far a session was read, and what is new in it
-  spans: { keyPath: "id" }, // which messages of a session are here
+  marks: { keyPath: "id" }, // the read position of a session, and its unread count
+  spans: { keyPath: "id" }, // which messages of a session are stored
   messages: { keyPath: ["session", "seq"] },
-  drafts: { keyPath: "id" }, // what somebody began to write in a session
+  drafts: { keyPath: "id" }, // the draft of a session
   outbox: { keyPath: "localId" },
   files: { keyPath: "ref" },
 };
 
 export class Store {
-  /** Raises Error with a sentence where the browser keeps nothing. */
+  /** Raises Error with a sentence if the browser has no storage. */
   static async open() {
     try {
       return new Store(await opened());
@@ -26,12 +26,12 @@ export class Store {
     }
   }
 
-  /** Whether it was wiped, from here or from another tab. */
+  /** Whether it was wiped, by this tab or another. */
   isGone = false;
 
   constructor(database) {
     this.database = database;
-    // A tab that wipes everything would wait for this one.
+    // Close at once, so that a tab that wipes everything need not wait.
     database.onversionchange = () => this.#leave();
   }
 
@@ -41,12 +41,12 @@ export class Store {
   putSafely = (table, row) => this.#one(table, "readwrite", (rows) => rows.put(row), "strict");
   delete = (table, key) => this.#one(table, "readwrite", (rows) => rows.delete(key));
 
-  /** Rows with keys from `low` to `high`, both included. */
+  /** Returns the rows with keys from `low` to `high`, both included. */
   range(table, low, high) {
     return this.#one(table, "readonly", (rows) => rows.getAll(IDBKeyRange.bound(low, high)));
   }
 
-  /** All or nothing: `work` is given the tables, and may only wait for their requests. */
+  /** Runs `work` in one transaction. `work` gets the tables, and may only await their requests. */
   async change(tables, work, durability = "relaxed") {
     const transaction = this.database.transaction(tables, "readwrite", { durability });
     const done = finished(transaction);
@@ -54,7 +54,7 @@ export class Store {
     await Promise.all([work(rows), done]);
   }
 
-  /** Everything is gone when it returns. */
+  /** Deletes everything before it returns. */
   async wipe() {
     this.#leave();
     await result(indexedDB.deleteDatabase(NAME));
@@ -68,13 +68,13 @@ export class Store {
   async #one(table, mode, ask, durability = "relaxed") {
     const transaction = this.database.transaction(table, mode, { durability });
     const answer = result(ask(transaction.objectStore(table)));
-    // A write counts when it is on disk, not when it was asked for.
+    // A write counts when it is on disk, not when it was requested.
     if (mode === "readwrite") await finished(transaction);
     return answer;
   }
 }
 
-/** What a request of the database gives. */
+/** Returns the result of a database request. */
 export function result(request) {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);

@@ -2,11 +2,11 @@
 // differences and of alpha, each in four bits, behind a header of five or six bytes. The format is
 // Evan Wallace's.
 
-/** Of at most 100 by 100 pixels, four bytes each. @returns {number[]} */
+/** Hashes at most 100 by 100 pixels of four bytes each. @returns {number[]} */
 export function thumbhash(width, height, rgba) {
   const [luma, yellow, red, alpha] = channels(rgba);
   const hasAlpha = alpha.some((value) => value < 1);
-  const limit = hasAlpha ? 5 : 7; // alpha takes the room of finer brightness
+  const limit = hasAlpha ? 5 : 7; // alpha takes the space of finer brightness
   const longer = Math.max(width, height);
   const across = Math.max(1, Math.round((limit * width) / longer));
   const down = Math.max(1, Math.round((limit * height) / longer));
@@ -35,7 +35,7 @@ export function thumbhash(width, height, rgba) {
   return hash;
 }
 
-/** Brightness, yellow against blue, red against green, alpha; over the image's own average. */
+/** Returns brightness, yellow-blue, red-green and alpha, drawn over the image's average colour. */
 function channels(rgba) {
   const mean = [0, 0, 0];
   let seen = 0;
@@ -54,7 +54,9 @@ function channels(rgba) {
   return found;
 }
 
-/** The lowest cosine terms of a channel: their mean, the others, and the largest of those. */
+/**
+ * Returns the lowest cosine terms of a channel: their mean, the others, and the largest of those.
+ */
 function terms(channel, width, height, nx, ny) {
   const found = { mean: 0, scale: 0, others: [] };
   for (let cy = 0; cy < ny; cy += 1) {

@@ -1,9 +1,9 @@
-// Forgetting everything: after this the browser is as if it had never been here.
+// Deletes everything this page has stored in the browser.
 
-// One for both ways: what a tab posts, it does not hear itself.
+// One channel for both directions: a tab does not receive its own messages.
 const channel = new BroadcastChannel("crabtalk");
 
-/** Wipes the database, caches, storages and the service worker. */
+/** Deletes the database, caches, storages and the service worker. */
 export async function wipe(store) {
   await store.wipe();
   localStorage.clear();
@@ -16,7 +16,7 @@ export async function wipe(store) {
   channel.postMessage("wiped");
 }
 
-/** Has `then` called when another tab has wiped everything. */
+/** Calls `then` when another tab has deleted everything. */
 export function whenWiped(then) {
   channel.onmessage = ({ data }) => data === "wiped" && then();
 }

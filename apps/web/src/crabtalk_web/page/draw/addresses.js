@@ -1,15 +1,15 @@
-// Where links lead, and addresses that stand in a text without any marks. Only the web and mail are
-// led to; everything else that calls itself an address stays text.
+// Checks link addresses, and finds plain addresses in a text. Only web and mail addresses become
+// links; other schemes stay text.
 
 const SCHEMES = new Set(["http:", "https:", "mailto:"]);
 const LONGEST = 8192;
 const PLAIN = /https?:\/\/|www\./gi;
-// What may stand before an address that begins inside a text.
+// Characters that may precede an address inside a text.
 const BEFORE = /[\s*_~("'[{:>,;]/u;
 const LOCAL = /[a-z0-9.+_-]/i;
 const HOST = /[a-z0-9_-]+(?:\.[a-z0-9_-]+)+/iy;
 
-/** The absolute address to put into a link, or null where there is to be none. */
+/** Returns the absolute address for a link, or null if it must not be one. */
 export function safeAddress(address) {
   if (address.length > LONGEST) return null;
   try {
@@ -24,7 +24,7 @@ const NAMED = /^\s*https?:\/\/([^\s\/?#]+)/i;
 const DOMAIN =
   /^\s*((?:[^\s\/@:?#.]+\.)+(?:com|org|net|io|dev|app|ai|co|gov|edu|eu|uk|de|fr))(?=[\/:?#\s]|$)/iu;
 
-/** Does a link need to say where it leads, because its text names, or looks like, another place? */
+/** Whether a link must show its address, because its text names, or looks like, another place. */
 export function isMisleading(text, url) {
   if (url.username || url.password || /(?:^|\.)xn--/.test(url.hostname)) return true;
   const start = text.slice(0, 300);
@@ -40,8 +40,8 @@ export function isMisleading(text, url) {
 const bare = (host) => host.replace(/^www\./, "");
 
 /**
- * The first plain web address that begins between `from` and `to`: where it begins and ends, and
- * where it leads. Without `url` something began like one and is none up to `end`. Null: nothing.
+ * Finds the first plain web address that begins between `from` and `to`: start, end and url.
+ * Without `url`, a candidate that ends at `end` is no address. Null: nothing found.
  */
 export function plainAddress(text, from, to) {
   const part = text.slice(from, to);
@@ -59,7 +59,7 @@ export function plainAddress(text, from, to) {
   return null;
 }
 
-/** Pieces of a text outside links: plain ones, and those that are addresses. */
+/** Splits a text outside links into plain parts and addresses. */
 export function* linked(text) {
   let at = 0;
   while (at < text.length) {
@@ -98,7 +98,7 @@ function endOfWord(text, start) {
   return end;
 }
 
-// A full stop, a closing bracket without its opening one or a reference belong to the sentence.
+// A full stop, an unmatched closing bracket or an entity belongs to the sentence.
 function trimmed(text, start, end) {
   let open = 0;
   for (let at = start; at < end; at += 1) open += text[at] === "(" ? 1 : text[at] === ")" ? -1 : 0;

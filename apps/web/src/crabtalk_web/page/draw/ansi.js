@@ -1,20 +1,20 @@
-// What a program wrote for a terminal: colours become classes, everything else that would move a
-// cursor or set a title is taken out, and a line that was overwritten shows what was written last.
+// Terminal output: colours become classes, other control sequences are removed, and an overwritten
+// line shows only its last content.
 
 import { h } from "./dom.js";
 import { visible } from "./visible.js";
 
-// Colours and styles; other sequences that control something; what is left of broken ones.
+// Colours and styles; other control sequences; remains of broken ones.
 const SEQUENCE =
   /\u001b\[([\d;:]{0,100})m|[\u001b\u009b]\[?[\d;:?<=>!]{0,100}[ -/]{0,4}[@-~]|[\u001b\u009b]/g;
-// Those with a text in them, such as titles and links, up to their end.
+// Sequences that contain a text, such as titles and links, up to their end.
 const STRINGS = /\u001b[\]PX^_][^\u0007\u001b]{0,4000}(?:\u0007|\u001b\\)?/g;
 
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 
 const PLAIN = { color: "", isBold: false, isDim: false, isUnderlined: false };
 
-/** Nodes for an output. */
+/** Returns nodes for an output. */
 export function terminal(text) {
   const clean = overwritten(text).replace(STRINGS, "");
   if (!/[\u001b\u009b]/.test(clean)) return visible(clean, { isCode: true });
@@ -30,7 +30,7 @@ export function terminal(text) {
   return nodes;
 }
 
-/** The same without any colours, for a copy. */
+/** Returns the same without colours, for copying. */
 export function terminalText(text) {
   return overwritten(text).replace(STRINGS, "").replace(SEQUENCE, "");
 }
@@ -66,14 +66,14 @@ function styled(before, codes) {
   return style;
 }
 
-// Of 256 colours the first sixteen have names; all others keep the colour of the text.
+// Of 256 colours the first sixteen have names; the others are drawn in the colour of the text.
 function skipped(numbers, at, style) {
   if (numbers[at + 1] !== 5) return numbers[at + 1] === 2 ? 4 : 1;
   if (numbers[at] === 38) style.color = numbers[at + 2] < 16 ? NAMES[numbers[at + 2] % 8] : "";
   return 2;
 }
 
-/** Progress bars return to the beginning of their line: what was written last is what counts. */
+/** Progress bars return to the start of their line: only the last content counts. */
 function overwritten(text) {
   if (!text.includes("\r")) return text;
   return text

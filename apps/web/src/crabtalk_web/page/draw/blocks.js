@@ -1,6 +1,6 @@
-// Markdown, its blocks: lines become quotes, lists, headings, code, tables and paragraphs, as
-// CommonMark and GitHub's tables have it, but for HTML, which is text here. No line is looked at
-// more often than blocks may be nested, so that any text takes time in proportion to its length.
+// Block parser for markdown: splits lines into quotes, lists, headings, code, tables and
+// paragraphs, as in CommonMark and GitHub's tables, except that HTML is text. A line is examined at
+// most once for each level of nesting, so the time is linear in the length of the text.
 
 import { unescaped } from "./entities.js";
 import { Line } from "./lines.js";
@@ -16,8 +16,8 @@ const UNDERLINE = /^(?:=+|-+)[ \t]*$/;
 
 /**
  * @returns {{blocks: object[], definitions: Map<string, object>, settled: number}} Blocks have
- * `start`, the offset of their first line. The first `settled` of them stay as they are whatever
- * is written after this text.
+ * `start`, the offset of their first line. The first `settled` of them do not change whatever is
+ * appended to this text.
  */
 export function parseBlocks(text, definitions = new Map()) {
   const parser = new Blocks(definitions);
@@ -40,12 +40,12 @@ class Blocks {
   constructor(definitions) {
     this.definitions = definitions;
     this.root = { type: "root", children: [], start: 0 };
-    this.open = [this.root]; // from the root to the block that lines go to
+    this.open = [this.root]; // from the root to the innermost open block
     this.number = 0;
     this.offset = 0;
   }
 
-  /** Blocks at the top that nothing can be added to. */
+  /** The number of top-level blocks that are closed for good. */
   get settled() {
     return this.root.children.length - (this.open.length > 1 ? 1 : 0);
   }
@@ -148,7 +148,10 @@ class Blocks {
     this.rest(line);
   }
 
-  /** 1: a container began, what is in it is still to be seen; -1: the line is used up; 0: none. */
+  /**
+   * 1: a container began, and the rest of the line is still to be parsed; -1: the line is used up;
+   * 0: none.
+   */
   start(line, parent, container) {
     if (line.isBlank) return 0;
     if (line.indent > 3) {
@@ -269,7 +272,7 @@ class Blocks {
     return 1;
   }
 
-  /** What no block has claimed: more of a paragraph, a row, a new paragraph or nothing. */
+  /** Handles a line that begins no block: a paragraph line, a table row, or nothing. */
   rest(line) {
     const tip = this.tip;
     if (line.isBlank) return;
@@ -287,7 +290,10 @@ class Blocks {
 
   // ── Keeping the tree ─────────────────────────────────────────────────────────────────────────
 
-  /** Makes room for a block: closes what does not go on, and what holds no other. */
+  /**
+   * Makes room for a block: closes blocks that do not continue, and those that cannot contain
+   * others.
+   */
   leave(parent) {
     this.closeTo(parent);
     if (this.tip.type === "paragraph" || this.tip.type === "table") {
@@ -307,7 +313,7 @@ class Blocks {
     this.mark(this.open.length - 1);
   }
 
-  /** The blocks down to this one have something in this line. */
+  /** Marks the blocks down to this one as having content in this line. */
   mark(at) {
     for (let depth = 0; depth <= at; depth += 1) this.open[depth].last = this.number;
   }
@@ -338,13 +344,13 @@ class Blocks {
     if (paragraph.lines.length) {
       paragraph.text = paragraph.lines.join("\n").trimEnd();
     } else {
-      // It was made of definitions only, or became the heading of a table.
+      // It consisted of definitions only, or became the heading of a table.
       const siblings = this.tip.children;
       siblings.splice(siblings.lastIndexOf(paragraph), 1);
     }
   }
 
-  /** Takes definitions of references from the beginning of a paragraph. */
+  /** Parses reference definitions at the beginning of a paragraph. */
   define(paragraph) {
     if (!paragraph.lines.length || paragraph.lines[0][0] !== "[") return;
     let text = paragraph.lines.join("\n");

@@ -1,11 +1,11 @@
-// What differs between two lists: the shortest way from one to the other (Myers), with a bound on
-// how hard it is looked for. Beyond the bound the lists count as wholly different.
+// The differences of two lists: the shortest edit script (Myers), with a limit on the effort.
+// Beyond the limit the lists count as entirely different.
 
 const MOST_STEPS = 400;
 
 /**
- * Steps in order: {kind: "same" | "removed" | "added", from, to} with the places in the old and
- * the new list.
+ * Returns steps in order: {kind: "same" | "removed" | "added", from, to} with indexes into the old
+ * and the new list.
  */
 export function changes(old, fresh, mostSteps = MOST_STEPS) {
   let start = 0;
@@ -36,7 +36,7 @@ function middle(old, fresh, start, oldEnd, freshEnd, mostSteps) {
   return walkBack(trail, start, n, m);
 }
 
-/** The furthest places that can be reached with each number of steps, up to the end; else null. */
+/** Returns the furthest positions for each number of steps up to the end; null beyond the limit. */
 function search(old, fresh, start, n, m, most) {
   const size = 2 * most + 3;
   const middleAt = most + 1;

@@ -1,5 +1,5 @@
-// Code, in colours: a text cut into tokens, none of it lost or moved, and the block that shows them
-// with a button that copies the text.
+// Syntax colouring: splits a text into tokens without changing it, and draws code blocks with a
+// copy button.
 
 import { h } from "./dom.js";
 import { rulesOf } from "./languages.js";
@@ -10,14 +10,14 @@ const LONGEST = 150_000;
 const LONGEST_LINE = 10_000;
 
 /**
- * The tokens of a text in their order; joined they are the text.
+ * Returns the tokens of a text in order; joined they are the text.
  * @returns {{name: string, text: string}[]}
  */
 export function tokens(text, language) {
   const rules = rulesOf(language);
   if (rules === null || text.length > LONGEST || hasLongLine(text)) return [{ name: "", text }];
   const found = [];
-  let plain = 0; // where text that has no token yet begins
+  let plain = 0; // start of the text without a token
   let at = 0;
   while (at < text.length) {
     rules.pattern.lastIndex = at;
@@ -48,7 +48,7 @@ function hasLongLine(text) {
   return false;
 }
 
-/** Nodes that show a text in colours. */
+/** Returns nodes that show a text in colours. */
 export const highlighted = (text, language) => tokens(text, language).map(nodesOf);
 
 function nodesOf({ name, text }) {
@@ -56,7 +56,7 @@ function nodesOf({ name, text }) {
   return name ? [h("span", { class: `code-${name}` }, nodes)] : nodes;
 }
 
-/** A block of code: its language, a button that copies it, and the code. */
+/** Returns a code block: its language, a copy button, and the code. */
 export function renderCode(text, language = "", { copy = null, label = "" } = {}) {
   const code = h("code", { dir: "ltr" });
   colour(code, text, language);
@@ -65,7 +65,7 @@ export function renderCode(text, language = "", { copy = null, label = "" } = {}
     h("div", { class: "code-bar" },
       h("span", { class: "code-language" }, label || language),
       copy ? copyButton(() => textOf(block), copy) : null),
-    // It scrolls by itself, and by keyboard.
+    // It scrolls by itself, also by keyboard.
     h("pre", { tabindex: "0", role: "group", "aria-label": name }, code));
   texts.set(block, text);
   return block;
@@ -74,13 +74,14 @@ export function renderCode(text, language = "", { copy = null, label = "" } = {}
 const texts = new WeakMap();
 const textOf = (block) => texts.get(block);
 
-/** The same block with more or other code in it. */
+/** Updates the same block to longer or different code. */
 export function updateCode(block, text) {
   const before = texts.get(block);
   if (before === text) return;
   texts.set(block, text);
   const code = block.querySelector("code");
-  // While long code is being written it only grows at its end; its colours come when it is done.
+  // While long code is being written, it only grows at its end; it gets its colours when it is
+  // complete.
   if (before !== undefined && text.length > 20_000 && text.startsWith(before)) {
     code.append(...visible(text.slice(before.length), { isCode: true }));
     coloured.delete(code);
@@ -91,7 +92,7 @@ export function updateCode(block, text) {
 
 const coloured = new WeakMap(); // the tokens that a block shows, with their nodes
 
-/** Draws the tokens of a text; those at its beginning that are there already stay. */
+/** Draws the tokens of a text; equal tokens at the beginning keep their nodes. */
 function colour(code, text, language) {
   const old = coloured.get(code) ?? [];
   const fresh = tokens(text, language);
@@ -112,7 +113,7 @@ function colour(code, text, language) {
   coloured.set(code, kept);
 }
 
-/** A button that says for a moment that it has copied. */
+/** Returns a button that shows for a moment that it has copied. */
 export function copyButton(text, copy, label = "Copy") {
   const button = h("button", { type: "button", class: "copy-button quiet", onClick: async () => {
     await copy(text());

@@ -1,5 +1,5 @@
-// Changes as people read them: lines that went and came, with the words marked that differ, of two
-// texts or of a text that is a diff already. Long stretches without a change are folded.
+// Diffs: removed and added lines with the changed words marked, from two texts or from a text that
+// is a diff. Long unchanged parts are folded.
 
 import { changes } from "./changes.js";
 import { h } from "./dom.js";
@@ -8,9 +8,9 @@ import { visible } from "./visible.js";
 
 const CONTEXT = 3;
 const MOST_LINES = 2000;
-const LONGEST_LINE = 1000; // whose words are compared, and that is shown whole
+const LONGEST_LINE = 1000; // longer lines are cut, and their words are not compared
 
-/** The lines of a change: {kind: "same" | "added" | "removed" | "note", text, parts}. */
+/** Returns the lines of a diff: {kind: "same" | "added" | "removed" | "note", text, parts}. */
 export function linesBetween(old, fresh) {
   const [before, after] = [old ? old.split("\n") : [], fresh ? fresh.split("\n") : []];
   const lines = changes(before, after).map((step) => ({
@@ -20,10 +20,10 @@ export function linesBetween(old, fresh) {
   return withWords(lines);
 }
 
-/** The lines of a text that is a diff, or null for any other text. */
+/** Returns the lines of a text that is a diff, or null for any other text. */
 export function linesOfDiff(text) {
   if (!/^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@/m.test(text)) return null;
-  let isInside = false; // rather than in the lines that name the files
+  let isInside = false; // false in the lines that name the files
   const lines = text.replace(/\n$/, "").split("\n").map((line) => {
     if (line.startsWith("@@")) isInside = true;
     else if (line.startsWith("diff ")) isInside = false;
@@ -35,7 +35,7 @@ export function linesOfDiff(text) {
 
 const KINDS = { "@": "note", "\\": "note", "+": "added", "-": "removed" };
 
-/** Lines that went and as many that came in their place are compared word by word. */
+/** Compares removed lines word by word with an equal number of added lines. */
 function withWords(lines) {
   let at = 0;
   while (at < lines.length) {
@@ -63,7 +63,7 @@ function markWords(removed, added) {
   const steps = changes(old, fresh, 60);
   const letters = (words) => words.reduce((sum, word) => sum + word.trim().length, 0);
   const same = letters(steps.filter((step) => step.kind === "same").map((step) => old[step.from]));
-  // Lines that share next to nothing are not versions of each other.
+  // Lines with almost nothing in common are not versions of each other.
   if (same * 4 < Math.min(letters(old), letters(fresh))) return;
   removed.parts = partsOf(steps, "removed", (step) => old[step.from]);
   added.parts = partsOf(steps, "added", (step) => fresh[step.to]);
@@ -87,7 +87,7 @@ function partsOf(steps, kind, textOf) {
 
 const SIGNS = { same: " ", added: "+", removed: "-", note: " " };
 
-/** An element for the lines of linesBetween or linesOfDiff. */
+/** Returns an element for the lines of linesBetween or linesOfDiff. */
 export function renderDiff(lines, label = "Changes") {
   const [added, removed] = ["added", "removed"].map(
     (kind) => lines.filter((line) => line.kind === kind).length,

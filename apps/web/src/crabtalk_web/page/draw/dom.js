@@ -1,7 +1,7 @@
-// Elements without markup: everything the page shows is made here, of names, attributes and text
-// nodes. Whatever a stranger wrote can become text and nothing else.
+// Creates elements without markup: all that the page shows is made here of names, attributes and
+// text nodes, so foreign text can only become text.
 
-// The names of two vocabularies; nothing is ever asked there.
+// The names of two namespaces; no request is ever sent there.
 const SVG = ["http:", "", "www.w3.org", "2000", "svg"].join("/");
 
 const FORBIDDEN_TAGS = new Set([
@@ -9,25 +9,25 @@ const FORBIDDEN_TAGS = new Set([
   "foreignobject", "use", "animate", "set", "portal", "math",
 ]);
 const ADDRESSES = new Set(["href", "src", "poster", "action", "formaction", "data", "xlink:href"]);
-// The schemes that an element may point to: other pages, mail, and what this page made itself.
+// The schemes that an element may point to: web, mail, and blobs of this page.
 const SCHEMES = new Set(["http:", "https:", "mailto:", "blob:"]);
 
 /**
- * An element. Props: `class`, attributes by their names, `style` as an object of properties,
- * `dataset` as an object, and `onClick`-like functions. False, null and undefined leave a prop
- * out, true is an empty attribute. Children: nodes, texts, numbers, and arrays of them.
+ * Creates an element. Props: `class`, attributes by their names, `style` as an object of
+ * properties, `dataset` as an object, and `onClick`-like functions. False, null and undefined leave
+ * a prop out, true is an empty attribute. Children: nodes, texts, numbers, and arrays of them.
  * @returns {HTMLElement}
  */
 export function h(tag, props, ...children) {
   return filled(document.createElement(allowed(tag)), props, children);
 }
 
-/** The same for drawings. @returns {SVGElement} */
+/** Creates an SVG element. @returns {SVGElement} */
 export function svg(tag, props, ...children) {
   return filled(document.createElementNS(SVG, allowed(tag)), props, children);
 }
 
-/** Takes all children away and puts these there. */
+/** Replaces all children. */
 export function fill(element, ...children) {
   element.replaceChildren();
   append(element, children);
@@ -35,8 +35,8 @@ export function fill(element, ...children) {
 }
 
 /**
- * Brings the children of an element to these, in this order. What is to go goes first, so that
- * nothing that stays has to be moved for it: a node that is moved loses focus and scroll.
+ * Changes the children of an element to these, in this order. Old children are removed first, so
+ * that the others need not move: a moved node loses focus and scroll position.
  */
 export function arrange(parent, nodes) {
   const kept = new Set(nodes);
@@ -48,12 +48,12 @@ export function arrange(parent, nodes) {
   }
 }
 
-/** Writes a text only where it differs, so that nothing is announced or laid out again. */
+/** Sets a text only if it differs, so that nothing is announced or laid out again. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** May an element point there? Relative addresses stay on this page's own origin. */
+/** Whether an element may point there. Relative addresses stay on this page's own origin. */
 function isSafeAddress(address) {
   try {
     return SCHEMES.has(new URL(address, document.baseURI).protocol);

@@ -1,5 +1,5 @@
-// Blocks of markdown and what is inside them, as elements. What is HTML in a text is shown as it is
-// written; links lead to the web and to mail only; pictures are links, and nothing is loaded.
+// Draws parsed markdown as elements. HTML in a text is shown as text; links lead to web and mail
+// addresses only; images become links, and nothing is loaded.
 
 import { isMisleading, linked, safeAddress } from "./addresses.js";
 import { renderCode } from "./code.js";
@@ -8,7 +8,7 @@ import { parseInlines } from "./inlines.js";
 import { plainText } from "./tree.js";
 import { plainLabel, visible } from "./visible.js";
 
-/** The element of a block, and of all that is in it. */
+/** Returns the element of a block with its content. */
 export function renderBlock(block, context, isTight = false) {
   switch (block.type) {
     case "heading":
@@ -33,7 +33,7 @@ export function renderBlock(block, context, isTight = false) {
   }
 }
 
-/** Below the headings of the page, and no level is left out. */
+/** Headings start below those of the page, without skipping a level. */
 function levelOf(block, { outline }) {
   while (outline.length && outline[outline.length - 1] >= block.level) outline.pop();
   outline.push(block.level);
@@ -53,7 +53,7 @@ function renderList(list, context) {
 
 const TASK = /^\[([ xX])\](?=\s)/;
 
-/** An item of a list. */
+/** Returns an item of a list. */
 export function renderItem(item, isTight, context) {
   const first = item.children[0];
   const task = first?.type === "paragraph" ? TASK.exec(first.text) : null;
@@ -72,7 +72,7 @@ export function renderItem(item, isTight, context) {
     h("div", {}, rest.map((child) => renderBlock(child, context, isTight))));
 }
 
-/** A row of a table, of `th` or `td`. */
+/** Returns a row of a table, of `th` or `td`. */
 export function renderTableRow(tag, texts, table, context) {
   return h("tr", {}, texts.map((text, at) =>
     h(tag, { class: table.align[at] || null, dir: turned(text, context) },
@@ -82,7 +82,7 @@ export function renderTableRow(tag, texts, table, context) {
 function renderTable(table, context) {
   const row = (tag, texts) => renderTableRow(tag, texts, table, context);
   const body = h("tbody", {}, table.rows.map((texts) => row("td", texts)));
-  // It scrolls by itself, and by keyboard.
+  // It scrolls by itself, also by keyboard.
   return h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" },
     h("table", {}, h("thead", {}, row("th", table.head)), table.rows.length ? body : null));
 }
@@ -91,7 +91,7 @@ function renderTable(table, context) {
 
 const TAGS = { emphasis: "em", strong: "strong", strike: "del" };
 
-/** What is inside a block, as nodes. */
+/** Returns the content of a block, as nodes. */
 export function inlines(nodes, context) {
   return nodes.map((node) => inline(node, context));
 }
@@ -130,7 +130,7 @@ function renderLink(node, context) {
   if (context.isInLink) return said;
   const url = safeAddress(node.address);
   if (url === null) {
-    // A path on somebody's machine, or an address that leads nowhere good: its text alone.
+    // A local path, or an address that must not be a link: only its text is shown.
     const name = isImage ? "no-link is-picture" : "no-link";
     return h("span", { class: name, title: plainLabel(node.address.slice(0, 500)) || null }, said);
   }
@@ -152,8 +152,8 @@ function anchor(url, said, text, { class: name = null, note = "" } = {}) {
 // ── Direction ──────────────────────────────────────────────────────────────────────────────────
 
 /**
- * "rtl" for a text whose first letter is of a script that goes that way, else null. Asking the
- * browser (`dir=auto`, `unicode-bidi: plaintext`) takes long where texts are.
+ * Returns "rtl" for a text whose first letter is of a right-to-left script, else null. Letting the
+ * browser find out (`dir=auto`, `unicode-bidi: plaintext`) is slow in large documents.
  */
 export function direction(text) {
   const first = /\p{L}/u.exec(text.slice(0, 1000));
@@ -162,7 +162,7 @@ export function direction(text) {
 
 const LEFTWARDS = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
 
-/** A block whose letters go another way than those of the whole text begin. */
+/** Starts a block whose direction differs from that of the whole text. */
 const turned = (text, context) => {
   const own = direction(text) ?? "ltr";
   return own === (context.direction ?? "ltr") ? null : own;

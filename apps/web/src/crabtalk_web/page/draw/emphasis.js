@@ -1,11 +1,10 @@
-// Emphasis: which runs of stars, underscores and tildes open and close what, by CommonMark's rules.
-// Runs are a chain; what was looked for in vain is remembered, so that a text full of runs takes
-// time in proportion to its length.
+// Emphasis: pairs runs of stars, underscores and tildes by CommonMark's rules. Runs are a linked
+// list, and failed searches are remembered, so the time is linear in the length of the text.
 
 const SPACE = /[\s\u00a0]/u;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 
-/** A run of marks at this place of a text, and what it can do. */
+/** A run of marks at one position, and whether it can open and close. */
 export function runAt(text, at, end) {
   const char = text[at];
   const count = end - at;
@@ -15,7 +14,7 @@ export function runAt(text, at, end) {
   const [markBefore, markAfter] = [PUNCTUATION.test(before), PUNCTUATION.test(after)];
   const isLeft = !spaceAfter && (!markAfter || spaceBefore || markBefore);
   const isRight = !spaceBefore && (!markBefore || spaceAfter || markAfter);
-  // Numbers are often about something: 5~6 and 7~8 is no text that was struck out.
+  // A tilde between numbers often means "about": 5~6 and 7~8 is not struck out.
   const isStrict = char === "_" || (char === "~" && count === 1);
   return {
     kind: "run",
@@ -37,7 +36,7 @@ function characterBefore(text, at) {
   return isPair ? text.slice(at - 2, at) : text[at - 1];
 }
 
-/** The runs of a text so far, in their order. */
+/** The runs of a text so far, in order. */
 export class Runs {
   last = null;
 
@@ -53,9 +52,9 @@ export class Runs {
     else this.last = run.before;
   }
 
-  /** Pairs all runs after `bottom`, and forgets them. */
+  /** Pairs all runs after `bottom`, and removes them. */
   pair(bottom) {
-    const floors = new Map(); // before which there is no opener for such a closer
+    const floors = new Map(); // the run before which such a closer has no opener
     let closer = this.first(bottom);
     while (closer !== null) {
       closer = closer.canClose ? this.close(closer, bottom, floors) : closer.after;

@@ -1,5 +1,5 @@
-// Character references and backslash escapes. Numbers are all known; of the two thousand names that
-// HTML has, those that people and models write. An unknown name is read as it is written.
+// Character references and backslash escapes: all numeric references, and of HTML's two thousand
+// names the common ones. An unknown name stays as it is.
 
 const NAMES = {
   amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", shy: "\u00ad",
@@ -25,7 +25,7 @@ const NAMES = {
 export const ENTITY = /&(?:#[xX]([0-9a-fA-F]{1,6})|#([0-9]{1,7})|([a-zA-Z][a-zA-Z0-9]{1,31}));/y;
 const ESCAPED = new RegExp(`\\\\([!-/:-@[-\`{-~])|${ENTITY.source}`, "g");
 
-/** What a reference that ENTITY matched stands for, or null for a name nobody knows here. */
+/** Returns the character of a reference that ENTITY matched, or null for an unknown name. */
 export function referred(match, at = 1) {
   const [hex, decimal, name] = [match[at], match[at + 1], match[at + 2]];
   if (name !== undefined) return Object.hasOwn(NAMES, name) ? NAMES[name] : null;
@@ -34,7 +34,7 @@ export function referred(match, at = 1) {
   return isText ? String.fromCodePoint(code) : "\ufffd";
 }
 
-/** A text with its escapes and references read, as addresses, titles and code infos are. */
+/** Resolves the escapes and references of a text, as in addresses, titles and code infos. */
 export function unescaped(text) {
   if (!/[\\&]/.test(text)) return text;
   return text.replace(ESCAPED, (all, mark, ...groups) =>

@@ -1,21 +1,21 @@
-// Lists and tables that are being written: what was there stays, and only the last item or row is
-// made anew, so that a long list costs no more with each word than a short one.
+// Updates lists and tables while they are being written: only the last item or row is drawn again,
+// so that a long list costs no more per update than a short one.
 
 import { renderItem, renderTableRow } from "./elements.js";
 
-/** Brings the element of `old` to `block`, where `block` is the same with more at its end. */
+/** Updates the element of `old` to `block`, where `block` is the same with more at its end. */
 export function grow(element, old, block, context) {
   if (block.type === "list") return growList(element, old, block, context);
   if (block.type === "table") return growTable(element, old, block, context);
   return false;
 }
 
-/** The last line may yet turn out to belong to the item before it: both are made anew. */
+/** The last line may still turn out to belong to the item before it, so both are drawn again. */
 function growList(element, old, list, context) {
   const kept = old.children.length - 2;
   const isSame = old.mark === list.mark && old.first === list.first && old.isLoose === list.isLoose;
   if (!isSame || kept < 1 || list.children.length < kept) return false;
-  // Headings count from the top, and boxes to tick change how the whole list looks.
+  // Headings are numbered from the top, and checkboxes change how the whole list looks.
   const fresh = list.children.slice(kept);
   if (element.querySelector(HEADINGS) !== null || fresh.some(hasHeading)) return false;
   const items = fresh.map((item) => renderItem(item, !list.isLoose, context));

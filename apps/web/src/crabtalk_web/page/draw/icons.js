@@ -1,9 +1,9 @@
-// Small drawings beside words, all in the colour of the text. None of them says anything that words
-// do not say as well.
+// Small icons beside text, in the colour of the text. They never carry information that the text
+// does not have.
 
 import { svg } from "./dom.js";
 
-// Lines on a field of 24 by 24.
+// Paths in a box of 24 by 24.
 const PATHS = {
   terminal: "M4 6l5 5-5 5M12 17h8",
   file: "M6 3h8l4 4v14H6zM14 3v4h4",

@@ -1,5 +1,5 @@
-// Markdown, what is inside a block: code, emphasis, links, addresses and breaks. The text is read
-// once from left to right into pieces, which are then put into a tree of bounded depth.
+// Inline parser for markdown: code, emphasis, links, addresses and breaks. The text is read once
+// from left to right into pieces, which then become a tree of limited depth.
 
 import { plainAddress } from "./addresses.js";
 import { Runs, runAt } from "./emphasis.js";
@@ -7,15 +7,15 @@ import { ENTITY, referred } from "./entities.js";
 import { destination, isPunctuation, labelEnd, labelled, title } from "./targets.js";
 import { tree } from "./tree.js";
 
-// Characters that references may add to a text, however often they are used.
+// Limit of characters that references may add to a text, however often they are used.
 const EXPANSION = 200_000;
 const PLAIN = /[^\n`\[\]\\!<&*_~]+/y;
 const POINTED = /<([a-zA-Z][a-zA-Z0-9+.-]{1,31}:[^\s<>]*)>/y;
 const MAIL = /<([\w.!#$%&'*+/=?^`{|}~-]{1,64}@[a-z0-9][a-z0-9-]{0,62}(?:\.[\w-]{1,63}){0,8})>/iy;
 
 /**
- * The tree of a text: nodes {type, text | children, address, title} where type is text, code,
- * break, soft, emphasis, strong, strike, link or image.
+ * Returns the tree of a text: nodes {type, text | children, address, title} where type is text,
+ * code, break, soft, emphasis, strong, strike, link or image.
  */
 export function parseInlines(text, definitions = new Map()) {
   return tree(new Inlines(text, definitions).pieces());
@@ -28,8 +28,8 @@ class Inlines {
     this.at = 0;
     this.out = [];
     this.runs = new Runs();
-    this.brackets = []; // that may begin a link
-    this.plainBelow = 0; // of these, so many lead no further: a link was made after them
+    this.brackets = []; // possible link starts
+    this.plainBelow = 0; // how many of these cannot become links, because a link follows them
     this.room = EXPANSION;
     this.ticks = null;
     this.wordEnd = 0;
@@ -89,7 +89,7 @@ class Inlines {
     this.out.push({ kind: "close" });
   }
 
-  /** A plain address that begins before `end`. A word that has none is looked at once. */
+  /** Finds a plain address that begins before `end`. A word without one is examined only once. */
   address(end) {
     if (this.brackets.length || this.at < this.wordEnd) return null;
     const found = plainAddress(this.text, this.at, end);
@@ -123,7 +123,10 @@ class Inlines {
     }
   }
 
-  /** Code between two runs of as many ticks. Each length keeps its place among its runs. */
+  /**
+   * Parses code between two runs of the same number of backticks. For each length the search
+   * position is remembered.
+   */
   code() {
     this.ticks ??= tickRuns(this.text);
     const start = this.at;
@@ -181,11 +184,11 @@ class Inlines {
     this.runs.pair(bracket.run);
     this.out.push({ kind: "close" });
     this.at = target.end;
-    // A link has no link in it: brackets before it stay what they are.
+    // Links do not nest, so brackets before it stay text.
     if (!bracket.isImage) this.plainBelow = this.brackets.length;
   }
 
-  /** Address and title in round brackets after the square one. */
+  /** Parses address and title in round brackets after the square one. */
   inlineTarget() {
     const text = this.text;
     if (text[this.at + 1] !== "(") return null;

@@ -1,6 +1,6 @@
-// What each language's words and marks look like: for every language a list of [class, pattern],
-// tried in order at each place. No pattern fails after it has read far: strings and comments that
-// nobody closed go to the end of their line or of the text, so that no place is read twice.
+// Syntax patterns: for every language a list of [class, pattern], tried in order at each position.
+// No pattern fails after reading far: unclosed strings and comments extend to the end of their line
+// or of the text, so that no position is read twice.
 
 const words = (text) => `(?<![\\w$])(?:${text.trim().split(/\s+/).join("|")})(?![\\w$])`;
 const NUMBER =
@@ -38,7 +38,7 @@ const JAVASCRIPT = C_LIKE(
   "string number boolean any unknown never object bigint symbol",
   [
     ["string", TICKS],
-    // After a value a slash divides; elsewhere it begins an expression, on one line.
+    // After a value a slash divides; elsewhere it starts a regular expression, on one line.
     ["regexp", `(?<=[=(,:;!&|?{}\\[\\n]\\s{0,20}|return\\s{1,5}|^)${REGEXP}`],
   ],
 );
@@ -224,7 +224,7 @@ for (const [name, [list, others]] of Object.entries(NAMES)) {
   for (const alias of [name, ...others.split(" ")]) rules.set(alias, { name, list, pattern: null });
 }
 
-/** Classes in order and one pattern with a group for each of them, or null. */
+/** Returns the classes in order and one pattern with a group for each of them, or null. */
 export function rulesOf(language) {
   const found = rules.get(language.toLowerCase());
   if (found === undefined) return null;
@@ -236,7 +236,7 @@ export function rulesOf(language) {
   return found;
 }
 
-/** The language of a file, by the end of its name. */
+/** Returns the language of a file by its name's ending. */
 export function languageOfPath(path) {
   const name = path.toLowerCase().split(/[\\/]/).at(-1);
   const end = name.includes(".") ? name.slice(name.lastIndexOf(".") + 1) : name;

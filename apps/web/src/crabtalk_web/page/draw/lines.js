@@ -1,16 +1,16 @@
 // A line that is read from its beginning, in columns: a tab reaches to the next multiple of four,
-// and may be taken in parts.
+// and may be consumed in parts.
 
 export class Line {
   constructor(text) {
     this.text = text;
     this.at = 0;
     this.column = 0;
-    this.isInTab = false; // a part of the tab that is next was taken
+    this.isInTab = false; // part of the next tab was consumed
     this.look();
   }
 
-  /** Where the next thing that can be seen is, and how far it is indented from here. */
+  /** Finds the next visible character, and its indent from here. */
   look() {
     let at = this.at;
     let column = this.column;
@@ -30,7 +30,7 @@ export class Line {
     return this.text[this.next];
   }
 
-  /** All white space from here on. */
+  /** Consumes all white space. */
   takeSpace() {
     this.at = this.next;
     this.column = this.nextColumn;
@@ -38,7 +38,7 @@ export class Line {
     this.indent = 0;
   }
 
-  /** White space from here on, and characters after it. */
+  /** Consumes white space and the given number of characters. */
   take(count) {
     this.takeSpace();
     this.at += count;
@@ -46,7 +46,7 @@ export class Line {
     this.look();
   }
 
-  /** So many columns of white space, or what there is of it. */
+  /** Consumes up to that many columns of white space. */
   takeColumns(count) {
     while (count > 0 && this.at < this.next) {
       const isTab = this.text[this.at] === "\t";
@@ -59,7 +59,7 @@ export class Line {
     this.indent = this.nextColumn - this.column;
   }
 
-  /** What is left of it; of a tab that was taken in part, the other part. */
+  /** Returns the rest of the line, including the rest of a partly consumed tab. */
   remainder() {
     if (!this.isInTab) return this.text.slice(this.at);
     return " ".repeat(4 - (this.column % 4)) + this.text.slice(this.at + 1);

@@ -1,27 +1,26 @@
-// Literal text: what a person is asked to allow, exactly as it is. Nothing in it is interpreted, and
-// nothing can hide: characters that take no room, turn the text around or only look like a space
-// are written out by their numbers, and long gaps say how long they are.
+// Literal text: exactly what a person is asked to allow. Nothing in it is interpreted, and nothing
+// can hide: characters that are invisible, change the direction or look like a space are written as
+// code points, and long gaps show their length.
 
 import { h } from "./dom.js";
 import { counted } from "./time.js";
 
 // Controls, formats, unassigned and private characters, lone surrogates, every space but the plain
-// one, and all that fonts draw as nothing (U+2800 and U+1D159 are symbols without ink). Tabs and
-// line feeds are what they are.
+// one, and symbols that fonts draw as nothing (U+2800, U+1D159). Tabs and line feeds stay.
 const HIDDEN = "(?![ \\n\\t])[\\p{C}\\p{Z}\\p{Default_Ignorable_Code_Point}\\u2800\\u{1D159}]";
-// A run of blanks is taken as one piece, so the time is linear in the length of the text.
+// A run of blanks is one piece, so the time is linear in the length of the text.
 const PIECE = new RegExp(`(${HIDDEN})|[ \\t\\n]+`, "gu");
 // A command behind so many columns or empty lines is easily overlooked.
 const WIDE_GAP = 24;
 const TALL_GAP = 6;
 const TAB_WIDTH = 4;
-// Boxes in one text; further characters are written out without one.
+// Limit of boxes in one text; further characters are written without a box.
 const MOST_BOXES = 2000;
 
-/** Nodes for a text. @returns {(string | Node)[]} */
+/** Returns nodes for a text. @returns {(string | Node)[]} */
 export function renderLiteral(text) {
   const nodes = [];
-  let from = 0; // of what is not in a node yet
+  let from = 0; // start of the text that is not in a node yet
   const add = (start, end, node) => {
     if (start > from) nodes.push(text.slice(from, start));
     nodes.push(node);
@@ -42,7 +41,7 @@ export function renderLiteral(text) {
   return nodes;
 }
 
-/** Many line breaks are one part; otherwise each line is one. */
+/** A run of line breaks is one part; otherwise each line is one. */
 function splitBlanks(blanks) {
   const lines = blanks.split("\n");
   if (lines.length <= TALL_GAP) return lines.flatMap((line, at) => (at ? ["\n", line] : [line]));
@@ -62,7 +61,7 @@ function spellCharacter(char, isBoxed) {
   return h("span", { class: "spelled", title: `Hidden character ${code}` }, code);
 }
 
-/** The gap itself stays; what is said of it is drawn, and is no part of the text. */
+/** The gap itself stays; its label is drawn by CSS, and is not part of the text. */
 function markGap(text) {
   const lines = text.split("\n").length - 1;
   const spaces = !text.includes(" ") ? "tab" : text.includes("\t") ? "blank" : "space";

@@ -1,5 +1,4 @@
-// Markdown on the page. A text that grows is laid out anew from the last block on, and what stands
-// before that is not touched.
+// Markdown on the page. A growing text is drawn again only from its last block on.
 
 import { parseBlocks } from "./blocks.js";
 import { updateCode } from "./code.js";
@@ -10,12 +9,12 @@ import { parseInlines } from "./inlines.js";
 import { plainText } from "./tree.js";
 import { visible } from "./visible.js";
 
-// Longer texts are shown as they are written: what was meant as prose is never so long.
+// Longer texts are shown as plain text: prose is never so long.
 const LONGEST = 200_000;
 
 /**
- * An element that shows a text. `hasBreaks` keeps the ends of lines; `copy(text)` is what the
- * button of a block of code calls.
+ * Returns an element that shows a text. `hasBreaks` keeps line ends; the copy button of a code
+ * block calls `copy(text)`.
  */
 export function renderMarkdown(text, options = {}) {
   const element = h("div", { class: "markdown" });
@@ -23,10 +22,10 @@ export function renderMarkdown(text, options = {}) {
   return element;
 }
 
-// What was laid out in an element: the text, its blocks, and the definitions in it.
+// For each element: the text, its blocks, and its definitions.
 const shown = new WeakMap();
 
-/** Brings an element of renderMarkdown to another text; cheap where the text only grew. */
+/** Updates an element of renderMarkdown to another text; fast if the text only grew. */
 export function updateMarkdown(element, text, options = {}) {
   const before = shown.get(element);
   if (before?.text === text) return;
@@ -37,7 +36,7 @@ export function updateMarkdown(element, text, options = {}) {
     showPlain(element, text);
     return;
   }
-  // Definitions of references change what stands before them: such a text is laid out anew.
+  // Reference definitions change what precedes them, so such a text is drawn again.
   const isGrown = before !== undefined && before.isSimple && text.startsWith(before.text);
   const kept = isGrown ? before.settled : 0;
   const from = kept ? before.blocks[kept].start : 0;
@@ -60,13 +59,16 @@ export function updateMarkdown(element, text, options = {}) {
   remember(element, text, blocks, kept, parsed);
 }
 
-/** One line of markdown, such as the title of a tool's call. No links: it stands in a button. */
+/**
+ * Returns one line of markdown, such as the title of a tool call. No links, because it is inside a
+ * button.
+ */
 export function renderInline(text) {
   const nodes = parseInlines(text.slice(0, 2000).replace(/\s+/g, " "));
   return h("span", { class: "inline", dir: "auto" }, inlines(nodes, { isInLink: true }));
 }
 
-/** What a text says on one line, without marks. */
+/** Returns the text on one line, without marks. */
 export function plainLine(text) {
   return plainText(parseInlines(text.slice(0, 2000).replace(/\s+/g, " ")));
 }
@@ -82,7 +84,7 @@ function remember(element, text, blocks, kept, parsed) {
   shown.set(element, { text, blocks, settled, isSimple: parsed.definitions.size === 0 });
 }
 
-/** The element of a block; one that shows the same already, or code that grew, stays in place. */
+/** Returns the element of a block; an unchanged block, or code that grew, keeps its element. */
 function placed(old, block, source, start, context) {
   const before = String(context.outline);
   if (old?.type === block.type && old.source === source && old.before === before) {

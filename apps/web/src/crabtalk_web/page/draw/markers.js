@@ -1,10 +1,9 @@
-// Marks at the beginning and the end of lines: which of them begin an item of a list, where its
-// text stands, and what of a heading or of code is no text.
+// Markers at line starts and ends: list items, indented code and heading marks.
 
 const BULLET = /^[*+-]/;
 const NUMBER = /^(\d{1,9})([.)])/;
 
-/** Does code without a fence go on in this line? Its indent is taken then. */
+/** Whether indented code continues in this line; then its indent is consumed. */
 export function indentedGoesOn(line) {
   if (line.isBlank) {
     line.takeColumns(4);
@@ -15,7 +14,7 @@ export function indentedGoesOn(line) {
   return true;
 }
 
-/** The text of a block of code that is over. */
+/** Returns the text of a finished code block. */
 export function closeCode(code) {
   const lines = code.lines;
   if (!code.fence) {
@@ -24,7 +23,7 @@ export function closeCode(code) {
   code.text = lines.map((line) => `${line}\n`).join("");
 }
 
-/** A heading without the marks that may close it. */
+/** Returns a heading without its closing marks. */
 export function withoutClosing(text) {
   let end = text.length;
   while (end > 0 && text[end - 1] === "#") end -= 1;
@@ -32,7 +31,7 @@ export function withoutClosing(text) {
   return end < text.length && /[ \t]/.test(text[end - 1]) ? text.slice(0, end).trimEnd() : text;
 }
 
-/** A bullet or a number at which an item begins, or null. */
+/** Returns the bullet or number that begins a list item, or null. */
 export function markerOf(line, isInParagraph) {
   const text = line.text.slice(line.next, line.next + 12);
   const bullet = BULLET.exec(text);
@@ -47,7 +46,7 @@ export function markerOf(line, isInParagraph) {
   return { length: found[0].length, mark: number === null ? found[0] : number[2], first };
 }
 
-/** Takes the space between a marker and its text; how wide that is. */
+/** Consumes the space between a marker and its text, and returns its width. */
 export function widthAfter(line) {
   if (line.isBlank) {
     line.takeSpace();

@@ -1,12 +1,15 @@
-// QR codes of texts up to 666 bytes, with error correction of level M: where their words and marks
-// stand in the field, and the field as a drawing.
+// QR codes of texts up to 666 bytes, with error correction level M: the layout of the modules, and
+// the drawing.
 
 import { svg } from "./dom.js";
 import { versionFor, wordsOf } from "./qr_words.js";
 
 const LEVEL_M = 0;
 
-/** The code of a text: rows of booleans, dark is true. `mask` is chosen by the standard's rules. */
+/**
+ * Returns the code of a text: rows of booleans, dark is true. `mask` is chosen by the standard's
+ * rules.
+ */
 export function qrOf(text, mask = null) {
   const data = new TextEncoder().encode(text);
   const version = versionFor(data.length);
@@ -21,7 +24,7 @@ export function qrOf(text, mask = null) {
   return best.rows;
 }
 
-/** The code as a drawing, dark on white with the quiet zone that readers need. */
+/** Returns the code as a drawing, dark on white with the quiet zone that readers need. */
 export function renderQr(text, label = "QR code") {
   const rows = qrOf(text);
   const size = rows.length + 8;

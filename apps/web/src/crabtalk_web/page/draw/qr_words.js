@@ -1,11 +1,11 @@
-// The words of a QR code: bytes of a text behind their number, padding, and what corrects errors,
-// at level M, up to version 20.
+// The codewords of a QR code: length, bytes, padding and error correction, at level M, up to
+// version 20.
 
-// Of each version from 1 on: codewords for correction in a block, and blocks, at level M.
+// By version from 1 on: error correction codewords in a block, and number of blocks, at level M.
 const CORRECTION = [10, 16, 26, 18, 24, 16, 18, 22, 22, 26, 30, 22, 22, 24, 24, 28, 28, 26, 26, 26];
 const BLOCKS = [1, 1, 1, 2, 2, 4, 4, 4, 5, 5, 5, 8, 9, 9, 10, 10, 11, 13, 14, 16];
 
-/** All codewords that a version has room for. */
+/** Returns the number of codewords of a version. */
 function capacity(version) {
   let modules = (16 * version + 128) * version + 64;
   if (version >= 2) {
@@ -18,16 +18,16 @@ function capacity(version) {
 
 const dataWords = (version) => capacity(version) - CORRECTION[version - 1] * BLOCKS[version - 1];
 
-/** The smallest version with room for so many bytes. */
+/** Returns the smallest version with room for so many bytes. */
 export function versionFor(length) {
   for (let version = 1; version <= CORRECTION.length; version += 1) {
-    const head = version < 10 ? 12 : 20; // bits: the mode, and how many bytes there are
+    const head = version < 10 ? 12 : 20; // bits for mode and length
     if (8 * length + head <= 8 * dataWords(version)) return version;
   }
   throw new Error("this text is too long for a QR code; show it as a link");
 }
 
-/** All codewords of a code, in the order in which they are drawn. */
+/** Returns all codewords in the order in which they are drawn. */
 export const wordsOf = (data, version) => interleaved(padded(data, version), version);
 
 function padded(data, version) {
@@ -46,11 +46,11 @@ function padded(data, version) {
     bits.slice(8 * at, 8 * at + 8).reduce((byte, bit) => 2 * byte + bit, 0));
 }
 
-/** Blocks with their correction, word by word in turn. */
+/** Interleaves the blocks with their error correction. */
 function interleaved(words, version) {
   const [count, extra] = [BLOCKS[version - 1], CORRECTION[version - 1]];
   const short = Math.floor(words.length / count);
-  const longer = words.length % count; // the last blocks have one word more
+  const longer = words.length % count; // the last blocks have one codeword more
   const divisor = generator(extra);
   const blocks = [];
   for (let at = 0, block = 0; block < count; block += 1) {

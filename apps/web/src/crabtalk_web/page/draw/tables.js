@@ -1,12 +1,12 @@
-// Tables with pipes: a row of headings, a row of dashes that says how columns are aligned, and the
-// rows after it.
+// Tables with pipes: a header row, a row of dashes with the column alignment, and data rows.
 
-// A wider table is no table: nobody reads it, and a short text could ask for millions of cells.
+// A wider table is shown as text: it would be unreadable, and a short text could ask for millions
+// of cells.
 const WIDEST = 100;
-// Cells that nobody wrote are added to short rows up to this number, then rows stay short.
+// Short rows are padded with up to this many cells in total; after that they stay short.
 const MOST_ADDED = 2000;
 
-/** A table that begins with these two lines, or null. */
+/** Returns a table that begins with these two lines, or null. */
 export function tableFrom(heading, delimiters) {
   if (!heading.includes("|")) return null;
   if (!/^[-:| \t]+$/.test(delimiters)) return null;
@@ -25,7 +25,7 @@ export function addRow(table, line) {
   table.rows.push(row);
 }
 
-/** The cells of a row; a pipe behind a backslash is part of one. */
+/** Returns the cells of a row; an escaped pipe is part of its cell. */
 function cells(line, most = Infinity) {
   const text = line.trim();
   const found = [];

@@ -1,12 +1,12 @@
-// Where links of markdown point to: an address, a title, a label that stands for them, and the
-// lines that say what a label stands for. Each is read once, up to a bound.
+// Link targets of markdown: address, title, label, and reference definitions. Each is read once, up
+// to a limit.
 
 import { unescaped } from "./entities.js";
 
 const DEEPEST = 32;
 const LONGEST_TITLE = 5000;
 
-/** A destination from `at` on: its value and where it ends, or null. */
+/** Parses a destination at `at`: its value and end, or null. */
 export function destination(text, at) {
   if (text[at] === "<") return pointed(text, at);
   let end = at;
@@ -34,7 +34,7 @@ function pointed(text, at) {
 
 const TITLE = /"(?:[^"\\]|\\[^])*"|'(?:[^'\\]|\\[^])*'|\((?:[^()\\]|\\[^])*\)/y;
 
-/** A title in quotes or brackets from `at` on, or null. */
+/** Parses a title in quotes or brackets at `at`, or null. */
 export function title(text, at) {
   TITLE.lastIndex = at;
   const found = TITLE.exec(text.slice(0, at + LONGEST_TITLE));
@@ -42,7 +42,7 @@ export function title(text, at) {
   return { value: unescaped(found[0].slice(1, -1)), end: TITLE.lastIndex };
 }
 
-/** Where the label that begins at `at` ends (after its bracket), or -1. */
+/** Returns the end of the label that begins at `at` (after its bracket), or -1. */
 export function labelEnd(text, at) {
   if (text[at] !== "[") return -1;
   const stop = Math.min(text.length, at + 1001);
@@ -54,7 +54,7 @@ export function labelEnd(text, at) {
   return -1;
 }
 
-/** A label as it is compared. */
+/** Returns a label in the form in which labels are compared. */
 export const labelled = (label) =>
   label.trim().replace(/\s+/g, " ").toLowerCase().toUpperCase();
 
@@ -64,7 +64,7 @@ export function isPunctuation(char) {
 
 // ── Definitions ────────────────────────────────────────────────────────────────────────────────
 
-/** What a paragraph defines from `at` on: {label, address, title, end}, or null. */
+/** Parses a definition at `at`: {label, address, title, end}, or null. */
 export function definition(text, at) {
   const end = labelEnd(text, at);
   if (end === -1 || text[end] !== ":") return null;
@@ -82,7 +82,7 @@ export function definition(text, at) {
   return stop === -1 ? null : { label, address: found.value, title: "", end: stop };
 }
 
-/** Over white space and at most one end of a line. */
+/** Skips white space and at most one line end. */
 function skip(text, at) {
   let lines = 0;
   for (; at < text.length; at += 1) {
@@ -92,7 +92,7 @@ function skip(text, at) {
   return at;
 }
 
-/** After the end of the line if nothing else is on it, else -1. */
+/** Returns the position after the line end if nothing else is on the line, else -1. */
 function endOfLine(text, at) {
   while (text[at] === " " || text[at] === "\t") at += 1;
   if (at >= text.length) return text.length;

@@ -1,10 +1,10 @@
-// ThumbHash, read: an image in about 25 bytes, so that its place has its colours at once. The
+// Decodes a ThumbHash, an image in about 25 bytes that is shown while the real one loads. The
 // format is Evan Wallace's: a few cosine terms of brightness, of two colour differences and of
 // alpha, four bits each, behind a header of five or six bytes.
 
 const SHOWN = 32; // pixels of a placeholder, along its longer side
 
-/** The pixels of a hash, {width, height, rgba}, or null for what is none. */
+/** Returns the pixels of a hash, {width, height, rgba}, or null if it is invalid. */
 export function pixelsOf(bytes) {
   if (bytes.length < 5) return null;
   const head = bytes[0] | (bytes[1] << 8) | (bytes[2] << 16);
@@ -18,7 +18,7 @@ export function pixelsOf(bytes) {
   const reader = nibblesFrom(bytes, hasAlpha ? 6 : 5);
   const scaleL = ((head >> 18) & 31) / 31;
   const l = { mean: (head & 63) / 63, nx, ny, list: read(reader, nx, ny, scaleL) };
-  // Colours are read a little stronger than they were written: rounding has made them weaker.
+  // Colours are decoded slightly stronger, because rounding has made them weaker.
   const colour = (mean, scale) =>
     ({ mean: mean / 31.5 - 1, nx: 3, ny: 3, list: read(reader, 3, 3, (scale / 63) * 1.25) });
   const p = colour((head >> 6) & 63, (tail >> 3) & 63);
@@ -85,7 +85,7 @@ function valueAt({ mean, nx, ny, list }, fx, fy) {
   return value;
 }
 
-/** A canvas that shows a hash in base64, or null for a text that is none. */
+/** Returns a canvas with a base64 hash, or null if it is invalid. */
 export function placeholder(thumbhash) {
   let bytes;
   try {

@@ -1,4 +1,4 @@
-// Times and sizes in words: what a clock says, how long something took, how much something is.
+// Formats times, durations and sizes.
 
 const format = (options) => new Intl.DateTimeFormat(undefined, options);
 const CLOCK = format({ hour: "2-digit", minute: "2-digit" });
@@ -31,7 +31,7 @@ export function day(ms, now = Date.now()) {
   return (isThisYear(ms, now) ? LONG_DAY : LONG_DATE).format(ms);
 }
 
-/** How long something took: "40 ms", "1.2 s", "2 min 5 s", "1 h 3 min". */
+/** Formats a duration: "40 ms", "1.2 s", "2 min 5 s", "1 h 3 min". */
 export function duration(ms) {
   if (!Number.isFinite(ms) || ms < 0) return "";
   if (ms < 1000) return `${Math.round(ms)} ms`;
@@ -39,7 +39,7 @@ export function duration(ms) {
   return elapsed(ms);
 }
 
-/** How long something has been going on, in whole seconds. */
+/** Formats the time since then, in whole seconds. */
 export function elapsed(ms) {
   const seconds = Math.max(0, Math.floor(ms / 1000));
   if (seconds < 60) return `${seconds} s`;
@@ -70,7 +70,7 @@ export const counted = (count, noun) =>
 
 let ticking = 0;
 
-/** Elements with `data-since` say how long ago that was, once a second while there are any. */
+/** Updates elements with `data-since` once a second while there are any. */
 export function keepTime() {
   if (ticking) return;
   ticking = setInterval(() => {

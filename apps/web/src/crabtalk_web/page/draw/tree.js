@@ -1,9 +1,9 @@
-// Pieces of a text as a tree of bounded depth: what is nested deeper than anybody writes stands in
-// the place of what holds it.
+// Builds a tree of limited depth from the pieces of a text: content that is nested deeper moves up
+// into its container.
 
 const DEEPEST = 24;
 
-/** Nodes {type, children | parts | text, address, title} of pieces that open and close them. */
+/** Builds nodes {type, children | parts | text, address, title} from pieces that open and close. */
 export function tree(pieces) {
   const root = { children: [] };
   const open = [root];
@@ -44,7 +44,7 @@ export function tree(pieces) {
   return root.children;
 }
 
-/** What is written in a tree, without any marks. */
+/** Returns the text of a tree, without marks. */
 export function plainText(nodes) {
   let text = "";
   const left = [...nodes].reverse();

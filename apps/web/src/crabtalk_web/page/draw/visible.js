@@ -1,24 +1,24 @@
-// Text as it is, with what hides or turns other text made visible: control characters, marks that
-// reverse the order of letters, and letters that nobody sees. The characters stay in the document,
-// each in a box of its own that its effect does not leave, so that what is copied is what came.
+// Makes characters visible that hide or reorder other text: control characters, direction marks and
+// invisible letters. The characters stay in the document, each isolated in a box, so that copied
+// text is the original.
 
 import { h } from "./dom.js";
 
-// Overrides and embeddings of direction, tags, and controls but for tab and line feed.
+// Direction overrides and embeddings, tags, and controls except tab and line feed.
 const CONTROLS = "\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\ufff9-\\ufffb";
 const TURNING = "\\u202a-\\u202e\\u2066-\\u2069";
 const TAGS = "[\\u{e0000}-\\u{e007f}]";
-// In code, everything that takes no room counts as well.
+// In code also everything without width.
 const NARROW = "\\u00ad\\u061c\\u200b-\\u200f\\u2060-\\u2065\\ufeff";
 const HIDDEN = new RegExp(`[${CONTROLS}${TURNING}]|${TAGS}`, "u");
 const HIDDEN_IN_CODE = new RegExp(`[${CONTROLS}${TURNING}${NARROW}]|${TAGS}`, "u");
-// More marks than this in one text are told by their number.
+// Beyond this many marks in one text only their number is shown.
 const MOST = 500;
 
 const all = (pattern) => new RegExp(pattern.source, "gu");
 const [EACH, EACH_IN_CODE] = [all(HIDDEN), all(HIDDEN_IN_CODE)];
 
-/** Nodes for a text. @returns {(string | Node)[]} */
+/** Returns nodes for a text. @returns {(string | Node)[]} */
 export function visible(text, { isCode = false } = {}) {
   if (!(isCode ? HIDDEN_IN_CODE : HIDDEN).test(text)) return [text];
   const nodes = [];
@@ -42,12 +42,12 @@ function mark(char) {
   );
 }
 
-// So many marks are no text: what is left goes into one box that keeps its direction.
+// With so many marks it is not real text: the rest goes into one box that isolates its direction.
 function rest(text) {
   return h("span", { class: "hidden-characters" }, text);
 }
 
-/** One line for a label: hidden characters are left out. */
+/** Returns one line for a label, without hidden characters. */
 export function plainLabel(text) {
   return text.replace(EACH_IN_CODE, "").replace(/\s+/g, " ").trim();
 }

@@ -1,4 +1,4 @@
-// When to try again: soon at first, and later each time that it fails.
+// Retry backoff: soon at first, and later after each failure.
 
 const FIRST = 500;
 const LONGEST = 30_000;
@@ -7,14 +7,14 @@ export class Backoff {
   #wait = FIRST;
   #timer = 0;
 
-  /** Has `again` called after a while, unless something else is planned before. */
+  /** Calls `again` after the delay, unless something else is planned before. */
   plan(again) {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(again, this.#wait);
     this.#wait = Math.min(LONGEST, 2 * this.#wait);
   }
 
-  /** It went well: nothing is planned, and the next time is soon. */
+  /** It succeeded: nothing is planned, and the next delay is short. */
   reset() {
     clearTimeout(this.#timer);
     this.#wait = FIRST;

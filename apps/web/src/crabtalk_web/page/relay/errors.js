@@ -1,6 +1,6 @@
-// What can go wrong on the way to a relay: nobody is there, or somebody says no.
+// The two errors of a relay: no answer, or a refusal.
 
-/** Nobody answered. Trying again is right. */
+/** The relay did not answer. Trying again is right. */
 export class AwayError extends Error {
   constructor() {
     super("The relay cannot be reached. Check the connection and try again.");
@@ -8,7 +8,7 @@ export class AwayError extends Error {
   }
 }
 
-/** The relay said no; `status` is its number for why, `code` its word for some of them. */
+/** The relay refused; `status` is the HTTP status, `code` the reason code of some refusals. */
 export class RefusedError extends Error {
   constructor(status, message, code = "") {
     super(message);
@@ -17,13 +17,13 @@ export class RefusedError extends Error {
     this.code = code;
   }
 
-  /** Whether the same may be asked again later. */
+  /** Whether the same request may succeed later. */
   get isPassing() {
     return this.status === 408 || this.status === 429 || this.status >= 500;
   }
 }
 
-/** What was answered, if it is an answer: whoever says something else is no relay. */
+/** Returns the answer if it is valid; otherwise the server is not a relay. */
 export function expect(isAnswer, answer) {
   if (!isAnswer) throw new AwayError();
   return answer;

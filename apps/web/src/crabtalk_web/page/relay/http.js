@@ -1,13 +1,13 @@
-// The relay over HTTP: the one this page came from, and no other.
+// The relay's HTTP API; always the relay that served this page.
 
 import { AwayError, RefusedError } from "./errors.js";
 
 const PATIENCE = 30_000;
-// Bytes may take their time, as long as some come.
+// A transfer may take long, as long as some bytes arrive.
 const SILENCE = 60_000;
 
 export class Http {
-  /** Called with nothing when the relay does not know our token. */
+  /** Called when the relay does not know our token. */
   onRevoked = () => {};
 
   constructor(token = "", client = "web") {
@@ -20,7 +20,10 @@ export class Http {
     return this.token ? { ...told, Authorization: `Bearer ${this.token}` } : told;
   }
 
-  /** What the relay answers. Raises AwayError, RefusedError, and what `signal` was aborted with. */
+  /**
+   * Returns the relay's answer. Raises AwayError, RefusedError, and the reason `signal` was aborted
+   * with.
+   */
   async ask(method, path, body, { signal, patience = PATIENCE } = {}) {
     const headers = { ...this.headers, "Content-Type": "application/json" };
     const until = AbortSignal.timeout(patience);
@@ -33,7 +36,7 @@ export class Http {
       told = await response.json();
     } catch {
       signal?.throwIfAborted();
-      // An answer that is no JSON is a proxy's, which stands where a relay should.
+      // An answer that is not JSON comes from a proxy in front of a relay that is away.
       throw new AwayError();
     }
     if (!response.ok) throw this.#refusal(response.status, told);
@@ -45,9 +48,9 @@ export class Http {
   post = (path, body, options) => this.ask("POST", path, body, options);
   delete = (path, options) => this.ask("DELETE", path, undefined, options);
 
-  /** Sends sealed bytes to a place the relay gave. `onProgress` is told a part from 0 to 1. */
+  /** Uploads sealed bytes to an address of the relay. `onProgress` gets a fraction from 0 to 1. */
   upload(url, bytes, { signal, onProgress = () => {} } = {}) {
-    // Only this kind of request tells how much has gone.
+    // Only XMLHttpRequest reports upload progress.
     const request = new XMLHttpRequest();
     return new Promise((resolve, reject) => {
       const away = () => reject(signal?.aborted ? signal.reason : new AwayError());
@@ -72,7 +75,7 @@ export class Http {
     });
   }
 
-  /** Sealed bytes from a place the relay gave; `size` is how many are expected. */
+  /** Downloads sealed bytes from an address of the relay; `size` is the expected number. */
   async download(url, { size, signal, onProgress = () => {} }) {
     const stop = new AbortController();
     const either = signal ? AbortSignal.any([signal, stop.signal]) : stop.signal;
@@ -106,7 +109,7 @@ export class Http {
   }
 }
 
-/** Whatever a relay calls itself, what it serves is where this page came from. */
+/** The relay may have another public URL, but its paths are on this page's origin. */
 function ownPath(url) {
   return new URL(url, location.origin).pathname;
 }

@@ -1,6 +1,6 @@
-// The relay's socket: what happens, as it happens, and calls to gateways. Engine.IO 4 and
-// Socket.IO 5 over a WebSocket, as far as the relay speaks them. A connection that is lost is made
-// anew, later each time, until somebody closes it.
+// The relay's socket: live events, and calls to gateways. Engine.IO 4 and Socket.IO 5 over a
+// WebSocket, as far as the relay speaks them. A lost connection is opened again with growing
+// delays, until it is closed here.
 
 import { AwayError, RefusedError } from "./errors.js";
 
@@ -11,8 +11,8 @@ const FIRST_WAIT = 1000;
 const LONGEST_WAIT = 30_000;
 
 /**
- * Dispatches `state` when that is another, and `update` and `ephemeral` (CustomEvents) with what
- * the relay tells.
+ * Dispatches `state` when the state changes, and `update` and `ephemeral` (CustomEvents) with the
+ * relay's events.
  */
 export class Socket extends EventTarget {
   state = "offline"; // "connecting" | "online" | "offline"
@@ -35,21 +35,21 @@ export class Socket extends EventTarget {
     this.#connect();
   }
 
-  /** For good. */
+  /** Closes the socket for good. */
   close() {
     this.#isWanted = false;
     this.#drop();
     this.#become("offline", { retryAt: 0 });
   }
 
-  /** There may be a way again: tries at once rather than when it is time. */
+  /** The network may be back: connects at once instead of after the delay. */
   hurry() {
     if (!this.#isWanted || this.state !== "offline") return;
     this.#tries = 0;
     this.#connect();
   }
 
-  /** Checks that somebody is there, after a sleep that may have gone unnoticed. */
+  /** Checks the connection, after a sleep that may have gone unnoticed. */
   async check() {
     if (this.state !== "online") return this.hurry();
     const before = this.#ws;
@@ -58,7 +58,7 @@ export class Socket extends EventTarget {
     });
   }
 
-  /** What the other side answers. Raises AwayError when nobody does. */
+  /** Returns the answer of the other side. Raises AwayError if there is none. */
   call(name, payload, { signal, patience = PATIENCE } = {}) {
     if (this.state !== "online") return Promise.reject(new AwayError());
     this.#count += 1;
@@ -107,13 +107,13 @@ export class Socket extends EventTarget {
     this.#drop();
     this.#tries += 1;
     const wait = Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** (this.#tries - 1));
-    // Apart from each other: a relay that comes back is not to meet everybody at once.
+    // Random delays: many clients must not reconnect to a restarted relay at once.
     const soon = wait * (0.5 + Math.random() / 2);
     this.#timer = setTimeout(() => this.#connect(), soon);
     this.#become("offline", { problem, retryAt: Date.now() + soon });
   }
 
-  /** Gives up unless something is heard in time: a WebSocket may be dead for minutes unnoticed. */
+  /** Closes unless something arrives in time: a dead WebSocket can go unnoticed for minutes. */
   #expect(patience) {
     clearTimeout(this.#pulse);
     this.#pulse = setTimeout(() => this.#lost(), patience);

@@ -1,6 +1,6 @@
-// Approvals: a tool call that waits for a person's yes. The whole call stands there as literal text,
-// with its directory and environment, and one button for each answer. Nothing but a press on a
-// button allows anything, and a button that has just appeared under a finger does nothing yet.
+// Approvals: a tool call that needs a person's permission. The whole call is shown as literal text,
+// with its directory and environment, and one button for each answer. Only pressing a button allows
+// anything, and a button that has just appeared is inactive for a moment.
 
 import { fill, h, setText } from "../draw/dom.js";
 import { renderLiteral } from "../draw/literal.js";
@@ -10,7 +10,7 @@ import { visible } from "../draw/visible.js";
 const ALLOW = "Allow";
 const DENY = "Deny";
 const ALWAYS = "Always";
-// Milliseconds in which a button that is new, or has moved, cannot allow anything.
+// How long a button that is new, or has moved, cannot allow anything. Milliseconds.
 const SETTLE_MS = 500;
 const CUT = "This call is too large to be shown here as a whole. Allow it in the terminal, or deny "
   + "it here.";
@@ -30,12 +30,12 @@ export function renderApproval(question, { answer }) {
   return controller.element;
 }
 
-/** Something above it has gone: its buttons may be where others were a moment ago. */
+/** Content above it has gone, so its buttons may be where others were a moment ago. */
 export function settleApproval(element) {
   controllers.get(element)?.settle();
 }
 
-/** What was asked, for the history: the same facts without the buttons. */
+/** Shows an approval in the history: the same facts without the buttons. */
 export function renderApprovalFacts(approval) {
   return h("div", { class: "approval-part" }, renderStranger(approval), renderCall(approval),
     renderFacts(approval));
@@ -109,7 +109,7 @@ class Deciding {
   }
 }
 
-/** One call, and the answers it can have. */
+/** One call and its possible answers. */
 class Part {
   label = "";
   isSettled = false;
@@ -162,7 +162,7 @@ class Part {
     return h("button", {
       type: "button", class: kind, value: label, "aria-describedby": about,
       onClick: (event) => this.#choose(event.currentTarget),
-      // A key that is held down answers once, and not what comes next as well.
+      // A key that is held down answers once, and not the next question as well.
       onKeydown: (event) => { if (event.repeat) event.preventDefault(); },
     }, label);
   }
@@ -174,7 +174,7 @@ class Part {
   }
 }
 
-/** A call that cannot be seen whole can only be denied, and "Always" says what it would allow. */
+/** A call that is not shown in full can only be denied, and "Always" says what it would allow. */
 function isOffered({ approval }, label) {
   if (label === DENY) return true;
   return approval.isWhole && (label !== ALWAYS || Boolean(approval.always));
@@ -183,10 +183,10 @@ function isOffered({ approval }, label) {
 function renderStranger({ forOwner, requestedBy }) {
   if (!forOwner) return null;
   return h("p", { class: "approval-stranger" }, "Asked for by ",
-    h("code", { dir: "ltr" }, renderLiteral(requestedBy || "somebody else")), ", who is not you.");
+    h("code", { dir: "ltr" }, renderLiteral(requestedBy || "another person")), ", who is not you.");
 }
 
-/** All of the call in a box that scrolls by itself, and says when there is more of it. */
+/** Shows the whole call in a box that scrolls by itself, and that says when there is more of it. */
 function renderCall({ call, isWhole }) {
   const lines = call.split("\n").length;
   const pre = h("pre", {

@@ -1,5 +1,5 @@
-// What a call of a tool was about, by the tool: the command and what it printed, the file and what
-// changed in it, and for a tool nobody knows here its arguments and its result.
+// The contents of a tool call by tool: the command and its output, the file and its changes; for an
+// unknown tool its arguments and its result.
 
 import { renderCode } from "../draw/code.js";
 import { linesBetween, renderDiff } from "../draw/diff.js";
@@ -17,15 +17,15 @@ const ICONS = {
   forget: "memory", fetch: "globe", webfetch: "globe", websearch: "search", grep: "search",
   glob: "search", "ask-user": "question", task: "task", skill: "memory", "send-file": "file",
 };
-// Longer edits are not counted for the sake of a line that nobody may look at.
+// Longer edits are not counted just for a summary line.
 const MOST_COUNTED = 20_000;
-// Names that other programs have for the same.
+// Names of the same tools in other programs.
 const SAME = {
   codexbash: "bash", geminibash: "bash", execute: "bash", shell: "bash", agent: "task",
   askuserquestion: "ask-user", notebookread: "read",
 };
 
-/** One name for a tool, whatever it is called. */
+/** Returns the canonical name of a tool. */
 export function toolName(name) {
   const plain = name.toLowerCase().replace(/_/g, "-");
   return SAME[plain] ?? plain;
@@ -33,13 +33,13 @@ export function toolName(name) {
 
 export const iconOf = (name) => ICONS[toolName(name)] ?? "tool";
 
-/** What was asked: nodes. */
+/** Returns the request of the call, as nodes. */
 export function renderCall(row, context) {
   const draw = CALLS[toolName(row.name)] ?? renderArguments;
   return [draw(row.args ?? {}, context, row.title ?? "")].flat().filter(Boolean);
 }
 
-/** What came of it: nodes, none where the call itself says it all. */
+/** Returns the result of the call, as nodes; none if the request shows everything. */
 export function renderResult(row, context) {
   const text = typeof row.result === "string" ? row.result : "";
   if (row.state === "cut" && (!text || text === "interrupted")) {
@@ -52,7 +52,7 @@ export function renderResult(row, context) {
   return draw ? draw(text, row.args ?? {}, options) : [renderOutput(text, options)];
 }
 
-/** A few words for the line itself: {text, isBad}, or null. */
+/** Returns a few words for the summary line: {text, isBad}, or null. */
 export function noteOf(row) {
   const name = toolName(row.name);
   if (name === "bash" && typeof row.result === "string" && row.state === "done") {
@@ -129,7 +129,7 @@ const RESULTS = {
 
 const isApproval = (args) => list(args.questions).some((one) => approvalOf(one?.approval) !== null);
 
-/** What was decided, on the line itself. */
+/** Shows the decision in the summary line. */
 function receiptOf(row, args) {
   if (row.state !== "done" || !row.result || !isApproval(args)) return null;
   const decided = row.result.split("\n").join(" · ");
@@ -144,7 +144,7 @@ function renderEdit(args) {
   return renderDiff(linesBetween(String(old ?? ""), String(fresh ?? "")));
 }
 
-/** The path, unless the line above has all of it. */
+/** Returns the path, unless the summary line shows all of it. */
 function renderPath(path, title) {
   if (!path || title.includes(`\`${path}\``)) return null;
   return h("p", { class: "tool-path" }, h("code", { dir: "ltr" }, visible(path, { isCode: true })));
@@ -158,7 +158,7 @@ function without(args, names) {
   return Object.fromEntries(Object.entries(args).filter(([name]) => !names.includes(name)));
 }
 
-/** Names and values; short values on their line, long and nested ones in a block. */
+/** Shows names and values; short values on their line, long and nested ones in a block. */
 function renderArguments(args, { copy }) {
   const entries = Object.entries(args).filter(([name]) => !HIDDEN.has(name)).slice(0, 100);
   if (!entries.length) return null;

@@ -1,5 +1,5 @@
-// Files: pictures in their own shape from the first moment, with a placeholder until they are
-// there; everything else as a card that says what it is and how large. Nothing is opened as a page.
+// Files: a picture has its final shape from the start, with a placeholder until it is loaded; other
+// files are cards with name and size. Nothing is opened as a page.
 
 import { h } from "../draw/dom.js";
 import { icon } from "../draw/icons.js";
@@ -8,7 +8,7 @@ import { bytes } from "../draw/time.js";
 import { plainLabel, visible } from "../draw/visible.js";
 import { colour, nameOf } from "./speaker.js";
 
-// What a browser draws without running anything.
+// Types that browsers draw without running anything.
 const DRAWN = /^image\/(?:png|jpeg|gif|webp|avif|bmp)$/i;
 const LARGEST_SIDE = 65_535;
 
@@ -20,7 +20,7 @@ export function renderFile(row, context) {
   return element;
 }
 
-/** Drawn anew when it has become known what it is, as with a picture that was just dropped. */
+/** Drawn again when its size becomes known, as with a picture that was just dropped. */
 export function updateFile(element, row, context) {
   const { name, size, mimeType, image, speaker } = row;
   const key = JSON.stringify([name, size, mimeType, image, speaker]);
@@ -49,7 +49,7 @@ function renderPicture(row, context) {
   canvas?.setAttribute("aria-hidden", "true");
   canvas?.classList.add("picture-placeholder");
   const problem = h("span", { class: "picture-problem" });
-  // A strip of a picture is shown as a strip, but neither too thin to hit nor endlessly long.
+  // Narrow pictures stay narrow, but neither too thin to click nor endlessly long.
   const ratio = Math.min(8, Math.max(1 / 4, width / height));
   const button = h("button", {
     type: "button",
@@ -115,7 +115,7 @@ async function save(row, context, { button, bar, problem }) {
   bar.hidden = false;
   try {
     const blob = await context.session.file(row, { onProgress: (part) => { bar.value = part; } });
-    // Bytes and nothing else: a page or a drawing of somebody's must not be opened as ours.
+    // Plain bytes: a foreign page or drawing must not open on our origin.
     const address = URL.createObjectURL(new Blob([blob], { type: "application/octet-stream" }));
     h("a", { href: address, download: nameFor(row) }).click();
     setTimeout(() => URL.revokeObjectURL(address), 60_000);

@@ -1,5 +1,5 @@
-// What a tool gave back: its first lines at once, the rest when somebody asks for it. Diffs are
-// shown as diffs, JSON as JSON, everything else as a terminal would show it.
+// Tool output: its first lines at once, the rest on request. Diffs are shown as diffs, JSON as
+// JSON, everything else as terminal output.
 
 import { terminal, terminalText } from "../draw/ansi.js";
 import { copyButton, highlighted } from "../draw/code.js";
@@ -9,13 +9,13 @@ import { counted } from "../draw/time.js";
 
 const FIRST_LINES = 16;
 const FIRST_CHARACTERS = 3000;
-// More than this is not laid out; the copy has all of it.
+// Longer output is not drawn in full; the copy has all of it.
 const MOST_CHARACTERS = 200_000;
 
 /**
  * @param {string} text
  * @param {{label?: string, language?: string, copy?: Function, isError?: boolean, gutter?: number}}
- * options `gutter` is the number of the first line, where lines have numbers.
+ * options `gutter` is the number of the first line, if lines are numbered.
  */
 export function renderOutput(text, options = {}) {
   const { label = "Output", language = "", copy = null, isError = false, gutter = 0 } = options;
@@ -79,7 +79,7 @@ function beginning(text) {
     if (end === -1) break;
   }
   const byLines = end === -1 ? text.length : end;
-  // Two lines more are shown rather than hidden behind a button.
+  // Two more lines are shown rather than hidden behind a button.
   const isNearlyAll = text.length - byLines < 200 && text.slice(byLines).split("\n").length <= 3;
   return text.slice(0, Math.min(isNearlyAll ? text.length : byLines, FIRST_CHARACTERS));
 }

@@ -1,16 +1,16 @@
-// Questions of agents: a form with a part for each of them. One device's answer counts; what the
-// others were about to say is not lost without a word.
+// Questions of agents: a form with a part for each of them. The first device to answer counts; on
+// the others the person sees that it was answered.
 
 import { fill, h } from "../draw/dom.js";
 import { visible } from "../draw/visible.js";
 import { renderApproval } from "./approval.js";
 
-let drawn = 0; // forms, whose fields have names of their own
+let drawn = 0; // number of forms, for unique field names
 
 /**
  * @param {object} question {id, questions: [{id, header, question, options, multiSelect, …}]}
- * @param {{answer: Function, dismiss: Function}} acts `answer(answers)` with
- * {questionId: {options: [label], custom?: text}}; both may return {already: true}.
+ * @param {{answer: Function, dismiss: Function}} acts `answer(answers)` with {questionId: {options:
+ * [label], custom?: text}}; both may return {already: true}.
  * @returns {HTMLFormElement}
  */
 export function renderQuestion(question, { answer, dismiss }) {
@@ -39,7 +39,7 @@ export function renderQuestion(question, { answer, dismiss }) {
   return form;
 }
 
-/** The form while it is on its way, and after. */
+/** The form while it is being sent, and afterwards. */
 class Answering {
   constructor(form, fields, parts) {
     this.form = form;
@@ -79,7 +79,7 @@ class Answering {
     const isSending = name === "sending";
     const turning = isSending ? h("span", { class: "spinner", "aria-hidden": "true" }) : null;
     fill(this.note, turning, words);
-    // A button that has focus keeps it while it is sent: it says that it is disabled, and is not.
+    // A button with focus keeps it while sending: it is marked as disabled, but is not.
     for (const field of this.fields) field.element.disabled = name !== "open";
     for (const button of [this.send, this.leave]) {
       button.setAttribute("aria-disabled", String(name !== "open"));
@@ -88,11 +88,11 @@ class Answering {
   }
 }
 
-/** One of the questions: options to choose from, and room for other words. */
+/** One of the questions: its options, and a field for free text. */
 class Field {
   constructor(one, name) {
     this.id = one.id;
-    // Of several options none may be the answer.
+    // With multiple choice it is valid to choose nothing.
     this.isRequired = one.required ?? !one.multiSelect;
     this.isMultiple = Boolean(one.multiSelect);
     const options = (one.options ?? []).slice(0, 100);
@@ -103,7 +103,7 @@ class Field {
     this.element = h("fieldset", { class: "question-part" },
       h("legend", {},
         one.header ? h("span", { class: "question-header" }, visible(one.header)) : null,
-        // As it was written, line by line: markup would change what it says.
+        // Shown as plain text, line by line: markup would change what it says.
         h("span", { class: isLong(text) ? "question-text is-long" : "question-text" },
           visible(text))),
       this.inputs.map((input) => input.row), this.words?.row);
@@ -132,7 +132,7 @@ class Field {
       rows: isOther ? "1" : "3",
       maxlength: "20000",
       onInput: () => {
-        // Own words stand in place of the one choice.
+        // Free text replaces the single choice.
         if (this.isMultiple || !input.value) return;
         for (const one of this.inputs) one.input.checked = false;
       },

@@ -1,5 +1,5 @@
-// Rows of a conversation: an element for each, and the same element brought up to what its row has
-// become. An update touches only what differs, so that focus, selection and what is open stay.
+// Rows of a conversation: creates an element for each, and updates it when its row changes. An
+// update touches only what differs, so that focus, selection and open parts stay.
 
 import { renderEnd, renderService, updateService } from "./service.js";
 import { renderFile, updateFile } from "./file.js";
@@ -29,14 +29,14 @@ const revisions = new WeakMap();
  */
 export function renderRow(row, context) {
   const [render] = KINDS[row.kind] ?? KINDS.service;
-  // Rows that hold rows draw them by this function, which they cannot import.
+  // Rows that contain rows get this function, because they cannot import this module.
   const element = render(row, { depth: 0, ...context, renderRow, updateRow });
   element.dataset.row = row.id;
   revisions.set(element, row.revision);
   return element;
 }
 
-/** Brings an element of the same row to its present revision. */
+/** Updates the element of a row to the row's current revision. */
 export function updateRow(element, row, context) {
   if (revisions.get(element) === row.revision) return;
   revisions.set(element, row.revision);

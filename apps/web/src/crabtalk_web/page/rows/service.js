@@ -1,4 +1,4 @@
-// Lines about a conversation rather than of it, and turns that did not come to their end.
+// Service lines about a conversation, and turns that failed or were cancelled.
 
 import { h } from "../draw/dom.js";
 import { icon } from "../draw/icons.js";

@@ -1,7 +1,7 @@
-// What a command came to: the result of the shell tool, which is JSON, maybe behind a sentence, and
-// maybe with its middle left out, after which it is JSON no more.
+// The result of the shell tool: JSON, maybe after a sentence, and maybe with its middle left out,
+// which makes it invalid JSON.
 
-/** {stdout, stderr, code, note}, or null for a text that is nothing of the kind. */
+/** Returns {stdout, stderr, code, note}, or null for any other text. */
 export function shellOutcome(text) {
   const start = text.startsWith('{"stdout"') ? 0 : text.indexOf('\n{"stdout"') + 1;
   if (start === 0 && !text.startsWith('{"stdout"')) return null;
@@ -28,7 +28,7 @@ function parsed(text) {
 
 const END = /","exit_code":(-?\d{1,9})[^"]{0,40}(?:"cut":\{[^}]{0,200}\})?\}?\s*$/;
 
-/** Reads what is there of a text whose middle was left out. */
+/** Reads the parts of a result whose middle was left out. */
 function salvaged(text) {
   const tail = END.exec(text.slice(-400));
   const body = text.slice('{"stdout":"'.length, text.length - (tail?.[0].length ?? 0));

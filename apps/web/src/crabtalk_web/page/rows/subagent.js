@@ -1,5 +1,5 @@
-// Sub-agents: what they said and did, as rows inside the row of the call that delegated to them, to
-// any depth; who they are, what they were told, and how much they did.
+// Sub-agents: their rows inside the row of the call that delegated to them, to any depth; with
+// name, task and statistics.
 
 import { arrange, h } from "../draw/dom.js";
 import { icon } from "../draw/icons.js";
@@ -8,7 +8,7 @@ import { counted } from "../draw/time.js";
 import { visible } from "../draw/visible.js";
 import { hueOf } from "../story/agents.js";
 
-// More rows than this are shown when somebody asks for them: the latest first.
+// Only the latest rows are shown; the others on request.
 const MOST = 200;
 
 export class Children {
@@ -27,12 +27,12 @@ export class Children {
     if (hidden) nodes.unshift(this.#button(row, context, hidden));
     if (!nodes.length) nodes.push(this.#empty(row));
     arrange(this.element, nodes);
-    // Deeper than this an indent says nothing, and takes the room of words.
+    // Deeper indents would only take space from the text.
     this.element.classList.toggle("is-deep", context.depth > 4);
     if (this.#byId.size > 2 * rows.length + MOST) this.#forget(rows);
   }
 
-  /** What it gave back, unless that is what it said last. */
+  /** Returns its result, unless that repeats its last text. */
   result(row, context) {
     const text = typeof row.result === "string" ? row.result.trim() : "";
     const said = (row.children ?? []).findLast((child) => child.kind === "text" && !child.thinking);
@@ -78,7 +78,7 @@ export class Children {
   }
 }
 
-/** "3 calls, 1 sub-agent": everything inside, at any depth. */
+/** "3 calls, 1 sub-agent": counts everything inside, at any depth. */
 export function countsOf(row) {
   const count = { calls: 0, tasks: 0 };
   const left = [...(row.children ?? [])];
@@ -94,13 +94,13 @@ export function countsOf(row) {
   ].filter(Boolean).join(", ");
 }
 
-/** The name of who works, in its colour. */
+/** Returns the agent's name in its colour. */
 export function renderTaskName(name) {
   return h("span", { class: "task-name has-speaker", style: { "--hue": String(hueOf(name)) } },
     h("bdi", {}, visible(name.slice(0, 100))));
 }
 
-/** What it was told, folded: its own words are what counts. */
+/** Returns its task, folded, because its own text matters more. */
 export function renderPrompt(row, context) {
   const prompt = [row.args?.prompt, row.args?.message, row.args?.description].find(
     (text) => typeof text === "string" && text.trim(),

@@ -1,4 +1,4 @@
-// What agents say: markdown, of a guest in a bubble with its name, reasoning folded; and the piece
+// Text of agents: markdown; a guest's in a bubble with its name; reasoning folded; and the text
 // that is being written, which grows in place.
 
 import { h } from "../draw/dom.js";
@@ -16,7 +16,7 @@ export function updateText(element, row, context) {
   draw(element, row, context);
 }
 
-/** What is being written: {text, thinking, speaker}. */
+/** Shows live text: {text, thinking, speaker}. */
 export function renderLive(live, context = {}) {
   const element = h("div", { class: "said is-live" });
   draw(element, live, { depth: 0, ...context });
@@ -48,7 +48,7 @@ function words(text, context) {
   return { node, show: (next) => updateMarkdown(node, next, { copy: context.copy }) };
 }
 
-/** Reasoning is laid out when somebody wants to read it. */
+/** Reasoning is drawn when it is opened. */
 function thought(text, context) {
   let current = text;
   let inner = null;

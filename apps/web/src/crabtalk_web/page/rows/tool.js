@@ -1,5 +1,5 @@
-// Calls of tools: one line that says what, how it stands and how long it took, and what was asked
-// and answered behind it. Nothing behind the line is made before somebody opens it.
+// Tool calls: one line with title, state and duration, and the details behind it. The details are
+// created when they are opened.
 
 import { arrange, fill, h, setText } from "../draw/dom.js";
 import { icon } from "../draw/icons.js";
@@ -23,7 +23,7 @@ export function renderTool(row, context) {
     h("summary", { class: "tool-head" }, icon("chevron"), drawing, title, note, state), body);
   element.append(...[nameOf(row.speaker, context), details].filter(Boolean));
   parts.set(element, { row, context, details, title, note, state, drawing, body, made: {} });
-  // A sub-agent at work is watched; what is done is one line.
+  // A running sub-agent is open; a finished one is folded.
   if (row.task && row.state === "running" && context.depth < 3) details.open = true;
   updateTool(element, row, context);
   return element;
@@ -54,7 +54,7 @@ function drawTitle(part, row) {
   drawNote(part, row);
 }
 
-/** How much a sub-agent did, an edit changed, or with what a command failed. */
+/** A sub-agent's statistics, an edit's line counts, or a command's error. */
 function drawNote(part, row) {
   if (!row.task && part.made.noted === row.result) return;
   part.made.noted = row.result;
@@ -84,7 +84,7 @@ function drawState(part, row) {
   fill(part.state, said, took ? ` ${took}` : null);
 }
 
-/** Makes what is behind the line, or only what of it has changed since it was made. */
+/** Creates the details, or updates only what has changed in them. */
 function openBody(element) {
   const { row, context, details, body, made } = parts.get(element);
   if (!details.open) return;

@@ -1,5 +1,5 @@
-// What people said, from this device or another: their words and files, and where words that were
-// not sent yet stand.
+// Messages of people, from this device or another: text and files, and the state of unsent
+// messages.
 
 import { arrange, h, setText } from "../draw/dom.js";
 import { renderMarkdown, updateMarkdown } from "../draw/markdown.js";

@@ -1,13 +1,13 @@
-// Who speaks where it is not the conversation's own agent: guests, and tasks that were delegated.
-// A task is known by the call that delegated it; an agent without such a call is a guest, or a
-// task whose call is on a page that was not read yet.
+// The speakers other than the conversation's own agent: guests, and delegated tasks. A task is
+// known by the call that delegated it; an agent without such a call is a guest, or a task whose
+// call is on a page that is not loaded yet.
 
 const SEPARATOR = " — ";
 
 export class Agents {
   #known = new Map();
 
-  /** What is known of the agent that `id` stands for, as one object for all who ask. */
+  /** Returns the shared object with everything known about the agent `id`. */
   of(id) {
     let agent = this.#known.get(id);
     if (!agent) {
@@ -17,7 +17,7 @@ export class Agents {
         isActive: false,
         isOver: false,
         host: null, // the row of the call that delegated to it
-        rows: new Set(), // what it said and did, wherever that is shown
+        rows: new Set(), // its rows, wherever they are shown
         speaker: { id, name: "guest", kind: "guest", hue: hueOf("guest") },
       };
       this.#known.set(id, agent);
@@ -25,7 +25,7 @@ export class Agents {
     return agent;
   }
 
-  /** It begins, under this title. */
+  /** The agent starts, with this title. */
   start(agent, title) {
     agent.title = title || agent.title;
     agent.isActive = !agent.isOver;
@@ -38,7 +38,7 @@ export class Agents {
     describe(agent);
   }
 
-  /** The row of a call is what delegated to it. */
+  /** The row of a call delegated to it. */
   link(agent, row) {
     agent.host = row;
     describe(agent);
@@ -62,7 +62,7 @@ function split(title) {
   return at < 0 ? [title, ""] : [title.slice(0, at), title.slice(at + SEPARATOR.length)];
 }
 
-/** The same colour for the same name, on every device. */
+/** Returns the same colour for the same name, on every device. */
 export function hueOf(name) {
   let hash = 0x811c9dc5;
   for (const letter of name) hash = Math.imul(hash ^ letter.codePointAt(0), 0x01000193) >>> 0;

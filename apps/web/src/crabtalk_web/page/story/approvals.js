@@ -1,7 +1,7 @@
-// Approvals as gateways write them: in the state of a session while they wait, and in the arguments
-// of the call that asked once they are over. Whatever is missing or odd is empty.
+// Approvals as gateways write them: in a session's state while they are pending, and in the
+// arguments of the call afterwards. Missing or invalid fields are empty.
 
-/** @returns {object|null} null where the question is about no call */
+/** @returns {object|null} null if the question is not about a call */
 export function approvalOf(given) {
   if (!isObject(given)) return null;
   return {

@@ -1,6 +1,6 @@
-// What a message says, in whichever form its writer gave it: an envelope, an envelope one level
-// deeper (as phones wrap their files), or a body of the time before envelopes. What nobody here
-// understands is null, and a reader goes on to the next one.
+// Parses message bodies in all their forms: an envelope, an envelope one level deeper (how phones
+// wrap their files), or a body from before envelopes. A body that cannot be parsed is null, and
+// readers skip it.
 
 /**
  * @typedef {object} Entry  One thing that happened, with all the doubt taken out of it.
@@ -17,7 +17,7 @@
  * @property {object} ev       one of the nine events; optional parts are filled in
  */
 
-// What a gateway repeats of words that were said elsewhere. Its clock is the agent's.
+// Messages that a gateway copied from other clients. They use the agent's clock.
 const FROM_GATEWAY = "crabtalk";
 // Beyond this JavaScript has no dates.
 const LATEST = 8.64e15;
@@ -62,7 +62,7 @@ function readEnvelope(message, given, isOfGateway) {
   return entry(message, {
     id: given.id,
     time: given.time,
-    // A person's device has a clock of its own, which may be minutes away from the agent's.
+    // A person's device has its own clock, which may be minutes off.
     isTimed: given.role === "agent" || isOfGateway,
     role: given.role,
     turn,
@@ -72,7 +72,7 @@ function readEnvelope(message, given, isOfGateway) {
   });
 }
 
-// Of all that was written before envelopes, the one thing that is a sentence for people.
+// Of the older agent bodies only one kind is text for people.
 function readOlderAgent(message, { content }) {
   const data = isObject(content) && content.type === "event" ? content.data : null;
   if (!isObject(data) || data.type !== "message" || !isText(data.message)) return null;
@@ -128,7 +128,7 @@ function readFile({ ref, name, size, mimeType, image }) {
   return { t: "file", ref, name, size: Math.max(0, size), ...shown };
 }
 
-/** Which message of a person a line says was not acted on. */
+/** Returns which message of a person a line reports as refused. */
 function readRefused(refused) {
   if (!isObject(refused) || !isText(refused.reason)) return null;
   return { reason: refused.reason, localId: textOr(refused.localId), chain: textOr(refused.chain) };

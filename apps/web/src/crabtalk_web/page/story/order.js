@@ -1,14 +1,13 @@
-// Where things stand: by the agent's clock, and by their number where two have the same time.
+// The order of entries: by the agent's clock, and by number if two have the same time.
 //
-// What people's devices say has no such clock. It stands where its number puts it: after whatever
-// it follows, however wrong anybody's watch is; so words that are new are always last.
+// Messages of people's devices have no such clock. Each is placed by its number, after the entry it
+// follows, however wrong the device's clock is; so a new message is always last.
 
-/** Numbers and times of what has a time, by number. */
+/** Numbers and times of the entries that have a time, by number. */
 export class Clock {
   #marks = [];
 
-  /** Takes in entries that nobody has seen before, by number. The numbers between which places may
-   * be others now. */
+  /** Adds new entries, by number. Returns the range of numbers whose places may have changed. */
   note(entries) {
     const fresh = entries.filter((entry) => entry.isTimed);
     if (!fresh.length) return { low: Infinity, high: -Infinity };
@@ -21,7 +20,7 @@ export class Clock {
     return { low, high };
   }
 
-  /** The place of an entry: `{time, seq}`. */
+  /** Returns the place of an entry: `{time, seq}`. */
   place({ seq, time, isTimed }) {
     if (isTimed) return { time, seq };
     const next = firstAfter(this.#marks, seq);
@@ -32,7 +31,7 @@ export class Clock {
 
 export const compare = (a, b) => a.time - b.time || a.seq - b.seq;
 
-/** Puts `item` into a list that is in order, and keeps it so. `placeOf` says where one stands. */
+/** Inserts `item` into a sorted list. `placeOf` returns an item's place. */
 export function insert(list, item, placeOf) {
   const place = placeOf(item);
   let [low, high] = [0, list.length];

@@ -1,7 +1,7 @@
-// What people said: words with the files that were sent before them, and words that wait to be
-// sent. A row stays the same object from the moment somebody presses Enter.
+// Messages of people: text with the files that were sent before it, and unsent messages. A row
+// stays the same object from the moment the person presses Enter.
 
-/** The row of a file. */
+/** Creates the row of a file. */
 export function fileRow(id, time, role, ev, speaker) {
   const { ref, name, size, mimeType, image } = ev;
   return { kind: "file", id, time, revision: 1, role, ref, name, size, mimeType, image, speaker };
@@ -21,16 +21,16 @@ export function userRow(id, time, text) {
   };
 }
 
-/** Words and files of people's devices, in the order of their numbers. */
+/** Text and files of people's devices, in the order of their numbers. */
 export class People {
-  #said = []; // {seq, entry, row}: of a file the row is its own, in `files` of another
+  #said = []; // {seq, entry, row}: a file's row is its own, listed in `files` of another
   #files = new Map();
 
   add(entry, row) {
     this.#said.push({ seq: entry.seq, entry, row });
   }
 
-  /** The one row of a file, whether it still waits here or has come back from the relay. */
+  /** Returns the one row of a file, whether it is unsent or has come back from the relay. */
   file(id, make) {
     const known = this.#files.get(id);
     if (known) return known;
@@ -39,7 +39,7 @@ export class People {
     return made;
   }
 
-  /** Which files belong to which words: `[{row, files}]`; and those that belong to none yet. */
+  /** Assigns files to texts: `[{row, files}]`; also those without a text yet. */
   sorted() {
     this.#said.sort((a, b) => a.seq - b.seq);
     const [groups, loose] = [[], []];
@@ -53,7 +53,7 @@ export class People {
     return { groups, loose };
   }
 
-  /** Those between two numbers, the ends included. */
+  /** Returns those between two numbers, both included. */
   between(low, high) {
     return this.#said.filter(({ seq }) => low <= seq && seq <= high);
   }

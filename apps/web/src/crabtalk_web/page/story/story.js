@@ -1,8 +1,8 @@
-// A story: the rows that a conversation is read as, made of its entries in whatever order they
-// come. It has no clock, no screen and no chance in it: the same entries give the same rows.
+// A story: the rows of a conversation, built from its entries in any order. It is pure: the same
+// entries give the same rows.
 //
-// Rows are the same objects as long as they are shown; `revision` goes up with each change to one,
-// or to what is inside it.
+// Rows stay the same objects as long as they are shown; `revision` grows with each change to a row,
+// or to a row inside it.
 
 import { Agents } from "./agents.js";
 import { isCuid } from "./bodies.js";
@@ -13,7 +13,7 @@ import { Turns } from "./turns.js";
 
 export class Story {
   usage = null;
-  version = 0; // goes up with every change to anything
+  version = 0; // grows with every change
 
   #tree = new Tree();
   #seen = new Set();
@@ -21,11 +21,11 @@ export class Story {
   #agents = new Agents();
   #turns = new Turns();
   #people = new People();
-  #waiting = new Map(); // rows that are not at the relay yet, by their local ids
-  #loose = new Map(); // rows that hold a file whose words have not come
+  #waiting = new Map(); // unsent rows, by their local ids
+  #loose = new Map(); // rows of files whose text has not arrived
   #usedAt = { time: -Infinity, seq: -Infinity };
 
-  /** Those at the top, in order; the same list all the time. */
+  /** The top-level rows in order; always the same array. */
   get rows() {
     return this.#tree.rows;
   }
@@ -35,12 +35,12 @@ export class Story {
     return this.#turns.open !== null;
   }
 
-  /** Who speaks in the turn that is open: a guest, or null for the conversation's own agent. */
+  /** The speaker of the open turn: a guest, or null for the conversation's own agent. */
   get speaker() {
     return this.#turns.open?.guest ?? null;
   }
 
-  /** Takes in entries, of which it may know some. True when there is anything new. */
+  /** Adds entries, of which some may be known. True if any is new. */
   add(entries) {
     const fresh = entries.filter((entry) => this.#isNew(entry)).sort((a, b) => a.seq - b.seq);
     if (!fresh.length) return false;
@@ -53,8 +53,10 @@ export class Story {
     return true;
   }
 
-  /** The row of words that are to be sent, made or brought up to date; null for words that were
-   * dropped, or have come back. `files` have ids, by which they are known when they come back. */
+  /**
+   * Creates or updates the row of an unsent message; null if it was dropped, or has come back.
+   * `files` have ids, by which they are recognized when they come back.
+   */
   wait({ localId, order, time, text, files = [], state, problem = "", progress = null }) {
     let row = this.#waiting.get(localId);
     if (!row) {
@@ -71,7 +73,7 @@ export class Story {
     return row;
   }
 
-  /** Words that will not be sent after all. */
+  /** Removes an unsent message. */
   drop(localId) {
     const row = this.#waiting.get(localId);
     if (!row) return;
@@ -197,11 +199,12 @@ export class Story {
 
   // ── Tasks ───────────────────────────────────────────────────────────────────────────────────
 
-  /** What a task said goes into the call that delegated to it, also what was read before. */
+  /** Moves a task's rows, including earlier ones, into the call that delegated it. */
   #link(row) {
     const named = row.args.sessionSubagent;
     const id = isCuid(named) ? named : isCuid(row.call) ? row.call : "";
-    // A call that only looks like an agent's id delegates to nobody until that agent speaks.
+    // A call whose arguments only look like a delegation counts as one when that agent writes
+    // something.
     if (!id || row.task) return;
     const agent = this.#agents.of(id);
     if (agent.host !== null || this.#tree.isInside(row, agent.rows)) return;
@@ -255,7 +258,7 @@ export class Story {
     this.#tree.take(row);
   }
 
-  /** Words whose neighbours in time are others now. */
+  /** Updates messages of people whose neighbours have changed. */
   #resettle({ low, high }) {
     for (const { entry, row } of this.#people.between(low, high)) {
       const place = this.#clock.place(entry);

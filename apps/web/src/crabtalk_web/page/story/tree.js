@@ -3,7 +3,7 @@
 
 import { compare, insert, remove } from "./order.js";
 
-// What would be deeper is shown further out: somebody has to draw it.
+// Deeper rows are moved up, because each level needs space.
 const DEEPEST = 24;
 
 export class Tree {
@@ -15,7 +15,7 @@ export class Tree {
     return this.#places.get(row);
   }
 
-  /** Puts a row where it belongs, inside of `host` if there is one. */
+  /** Inserts a row, inside of `host` if there is one. */
   put(row, place, host = null) {
     this.#places.set(row, place);
     const around = this.#fitting(row, host);
@@ -31,13 +31,13 @@ export class Tree {
     if (host) this.touch(host);
   }
 
-  /** Into `host`, from wherever it is. */
+  /** Moves a row into `host`, from anywhere. */
   hang(row, host) {
     this.take(row);
     this.put(row, this.#places.get(row), host);
   }
 
-  /** To another place, where it is. */
+  /** Moves a row to its new place within its parent. */
   move(row, place) {
     if (compare(this.#places.get(row), place) === 0) return;
     const host = this.#hosts.get(row) ?? null;
@@ -54,7 +54,7 @@ export class Tree {
     return [...this.#around(row)].some((one) => rows.has(one));
   }
 
-  /** The row itself, and all that it is in. */
+  /** Returns the row and all its ancestors. */
   *#around(row) {
     for (let at = row; at; at = this.#hosts.get(at)) yield at;
   }

@@ -1,5 +1,5 @@
-// Turns: which one is open, and which calls have not returned in it.
-// A turn that is followed by another is over, even if nobody said so.
+// Turns: which one is open, and which of its calls are running. A turn that is followed by another
+// is over, even without an end event.
 
 import { compare } from "./order.js";
 
@@ -8,9 +8,9 @@ const INTERRUPTED = "interrupted";
 export class Turns {
   #turns = new Map();
   #latest = null;
-  #running = new Map(); // rows of calls that have not returned, with their turns
+  #running = new Map(); // rows of running calls, with their turns
 
-  /** The turn of an entry, which has now been heard of at `place`. */
+  /** Returns the turn of an entry at `place`, created if it is new. */
   see(id, place) {
     let turn = this.#turns.get(id);
     if (!turn) {
@@ -22,12 +22,12 @@ export class Turns {
     return turn;
   }
 
-  /** The one that is open now, or null. */
+  /** Returns the open turn, or null. */
   get open() {
     return this.#latest === null || this.#latest.isOver ? null : this.#latest;
   }
 
-  /** A call begins; its end may have been read before. */
+  /** A call starts; its end may have been loaded before. */
   begin(turn, row) {
     turn.calls.set(row.call, row);
     const end = turn.ends.get(row.call);
@@ -35,7 +35,7 @@ export class Turns {
     else this.#running.set(row, turn);
   }
 
-  /** The row of the call that ended, where it is known. */
+  /** Returns the row of the call that ended, if known. */
   end(turn, ev) {
     turn.ends.set(ev.call, ev);
     const row = turn.calls.get(ev.call);
@@ -45,7 +45,7 @@ export class Turns {
     return row;
   }
 
-  /** Rows of calls that will not return any more, now told so. */
+  /** Marks the rows of calls that will never return. */
   cut() {
     const rows = [];
     for (const [row, turn] of this.#running) {

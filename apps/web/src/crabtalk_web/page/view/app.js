@@ -1,4 +1,4 @@
-// The application: which view is shown, and what leads from one to another.
+// The application: which view is shown, and navigation between views.
 
 import { arrange, h } from "../draw/dom.js";
 import { ConnectionBar, revokedBar, updateBar } from "./connection.js";
@@ -16,7 +16,7 @@ import {
 import { seedOf, welcomeView } from "./welcome.js";
 
 const isFine = matchMedia("(pointer: fine)");
-// Views that a person without an account sees are alone on the page.
+// Views that fill the page when the person has no account.
 const ALONE = new Set(["join", "pair"]);
 
 export class App {
@@ -31,7 +31,7 @@ export class App {
   #hit = null;
   #bars = h("div", { class: "bars" });
   #pane = h("div", { class: "main", id: "pane", tabindex: "-1" });
-  // One landmark for both panes: where only one of them is shown, it is that one.
+  // One landmark for both panes, also if only one of them is shown.
   #main = h("main", { class: "panes" });
 
   constructor(device, router, fragment) {
@@ -101,7 +101,7 @@ export class App {
       pair: () => pairingView(this.#device, { key: this.#machineKey, done: toList }),
       missing: () => missingView(),
     };
-    // What is said where nothing is chosen depends on whether there is anything to choose.
+    // The placeholder text depends on whether there are conversations.
     const key = isList ? `list ${this.#device.sessions.length > 0}` : view;
     return { key, build: views[view] };
   }
@@ -126,7 +126,7 @@ export class App {
     return joiningView(this.#device, { seed: this.#seed, done: () => this.#entered() });
   }
 
-  /** The frame around the view: alone, or with the list beside it. */
+  /** Frames the view: alone, or with the list beside it. */
   #frame(pane) {
     this.#main.dataset.pane = pane;
     const isAlone = pane === "alone";
@@ -138,7 +138,7 @@ export class App {
   }
 
   #changed() {
-    // Conversations come, go and get names while they are looked at.
+    // Conversations appear, disappear and get titles while the page is open.
     this.#show({ isMoved: false });
     this.#name();
   }
@@ -205,7 +205,7 @@ export class App {
   }
 }
 
-/** Everything of this account is gone; the page begins anew without it in memory. */
+/** The account's data is deleted; the page reloads so that nothing stays in memory. */
 function leave() {
   location.replace("/");
 }

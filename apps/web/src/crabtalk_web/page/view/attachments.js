@@ -1,5 +1,4 @@
-// Files that wait in the composer: shown at once from the browser's own memory, sent with the
-// words.
+// Files waiting in the composer: shown at once from memory, sent with the text.
 
 import { arrange, h } from "../draw/dom.js";
 import { bytes } from "../draw/time.js";
@@ -10,7 +9,7 @@ import { notify } from "./notices.js";
 const MOST_FILES = 20;
 const SHOWN = /^image\/(png|jpe?g|gif|webp|avif|bmp)$/;
 
-// By conversation: whoever looks into another one finds the files again.
+// By conversation, so that they are still there after visiting another one.
 const waiting = new Map();
 
 export class Attachments {
@@ -44,7 +43,7 @@ export class Attachments {
     return `${MOST_FILES} files are the most that one message takes.`;
   }
 
-  /** The files, which are no longer here then. */
+  /** Removes and returns the files. */
   take() {
     const taken = this.files.splice(0);
     this.draw();

@@ -1,5 +1,5 @@
-// Completion at the start of a message: @ for guests, / for skills. The list stands above the text;
-// the focus stays in it.
+// Completion at the start of a message: @ for guests, / for skills. The list is above the text; the
+// focus stays in the text.
 
 import { h } from "../draw/dom.js";
 
@@ -11,7 +11,7 @@ export class Completion {
   #found = [];
   #at = 0;
 
-  /** @param choices gives the names for a sign, "@" or "/" */
+  /** @param choices returns the names for a sign, "@" or "/" */
   constructor(textarea, choices) {
     this.#textarea = textarea;
     this.#choices = choices;
@@ -28,7 +28,7 @@ export class Completion {
     return !this.element.hidden;
   }
 
-  /** To be called with each change of the text. */
+  /** Call it after each change of the text. */
   look() {
     const { value, selectionStart, selectionEnd } = this.#textarea;
     const typed = /^([@/])(\S*)$/.exec(value.slice(0, selectionStart));
@@ -45,7 +45,7 @@ export class Completion {
     this.#textarea.removeAttribute("aria-activedescendant");
   }
 
-  /** @returns {boolean} whether the key was for the list */
+  /** @returns {boolean} whether the key was handled by the list */
   key(event) {
     if (!this.isOpen) return false;
     if (event.key === "ArrowDown") this.#move(1);
@@ -73,7 +73,7 @@ export class Completion {
     this.element.replaceChildren(...this.#found.map((text, index) => h("li", {
       class: "completion-item", id: `completion-${index}`, role: "option",
       "aria-selected": String(index === this.#at),
-      // Before the text loses the focus, which would take the list away.
+      // Before the text loses the focus, which would close the list.
       onpointerdown: (event) => {
         event.preventDefault();
         this.#take(text);
@@ -84,7 +84,7 @@ export class Completion {
   }
 }
 
-/** Those that begin so, then those that have it inside. */
+/** Names that begin with the text first, then names that contain it. */
 function matching(names, start) {
   const wanted = start.toLowerCase();
   const places = names.map((name) => [name, name.toLowerCase().indexOf(wanted)]);

@@ -1,4 +1,4 @@
-// The composer: words and files on their way out. What was begun stays with its conversation.
+// The composer: text and files to send. A draft stays with its conversation.
 
 import { h, setText } from "../draw/dom.js";
 import { Attachments } from "./attachments.js";
@@ -73,7 +73,7 @@ export class Composer {
     this.#mode.draw();
   }
 
-  /** Why what is written here may not be read soon, or at all. */
+  /** Returns why a message may not be read soon, or at all. */
   #drawNote() {
     const { isActive, host, continuedBy } = this.#session;
     const isAway = !isActive && this.#device.connection.state === "online";

@@ -1,10 +1,10 @@
-// The bars above everything: that there is no connection, and that a newer version waits.
+// The bars at the top: no connection, or a new version is available.
 
 import { h, setText } from "../draw/dom.js";
 import { button } from "./controls.js";
 import { icon } from "./icons.js";
 
-// A connection that comes back within this time was never worth a word.
+// Interruptions shorter than this are not shown.
 const QUIET_MS = 1500;
 const KEPT = "What you write is kept and sent later.";
 
@@ -41,13 +41,15 @@ function offline(problem) {
   return problem ? `Offline: ${problem.replace(/\.$/, "")}. ${KEPT}` : `Offline. ${KEPT}`;
 }
 
-/** A newer version of the page waits; whoever likes takes it now. */
+/** A new version of the page is available; the person decides when to load it. */
 export function updateBar(take) {
   return h("div", { class: "bar", role: "status" },
     h("span", {}, "A newer version of this page is here."), button("Load it", take, "small"));
 }
 
-/** This device was taken out of the account elsewhere. It has the keys still, and may come back. */
+/**
+ * This device was removed from the account elsewhere. It still has the keys, and may log in again.
+ */
 export function revokedBar(device, leave) {
   const bar = h("div", { class: "bar", role: "alert" },
     h("span", {}, "This browser was taken out of your account."),

@@ -1,4 +1,4 @@
-// The controls that all views are made of.
+// The controls that all views use.
 
 import { h } from "../draw/dom.js";
 import { icon } from "./icons.js";
@@ -13,7 +13,7 @@ export function button(label, run, kind = "", props = {}) {
   return h("button", { ...own, ...props }, label);
 }
 
-/** One that is only an icon; its label is said and shown on hovering. */
+/** An icon button; its label is for screen readers and tooltips. */
 export function iconButton(name, label, run, props = {}) {
   const named = { type: "button", "aria-label": label, title: label, onclick: run };
   return h("button", { class: "icon-button", ...named, ...props }, icon(name));
@@ -27,7 +27,7 @@ export function actions(...parts) {
   return h("div", { class: "actions" }, parts);
 }
 
-/** A label over its field, and a hint under it. */
+/** A field with its label above and a hint below. */
 export function field(label, control, hint = "") {
   return h("div", { class: "field" }, h("label", { for: control.id }, label), control,
     hint && h("p", { class: "hint" }, hint));
@@ -41,12 +41,12 @@ export function spinner() {
   return h("span", { class: "spinner", "aria-hidden": "true" });
 }
 
-/** A page of few words in the middle of its pane. */
+/** A short message in the middle of its pane. */
 export function sheet(...parts) {
   return h("div", { class: "scroll" }, h("div", { class: "sheet centred" }, parts));
 }
 
-/** The head of a pane that leads back. */
+/** The head of a pane with a back button. */
 export function paneHead(back, ...parts) {
   return h("header", { class: "head" }, iconButton("back", "Back", back), parts);
 }

@@ -1,6 +1,5 @@
-// A conversation: its head, its rows in a window, what is being written, what is asked, and the
-// composer. Everything that changes is drawn once a frame, so that a finished text and the live
-// piece it replaces change places unseen.
+// A conversation: head, rows, live text, questions and composer. All changes are drawn once per
+// frame, so that a finished text replaces its live version without flicker.
 
 import { h, setText } from "../draw/dom.js";
 import { plainLine } from "../draw/markdown.js";
@@ -17,7 +16,7 @@ import { QuestionShelf } from "./questions.js";
 import { openFile } from "./viewer.js";
 import { RowWindow } from "./window.js";
 
-// Older rows are fetched when the view comes this near to the first one, in heights of the view.
+// Older rows are loaded when the first one is this near, in view heights.
 const FETCH_AHEAD = 4;
 
 export class ConversationView {
@@ -83,7 +82,7 @@ export class ConversationView {
     this.composer.focus();
   }
 
-  /** From writing to reading: keys are for the page then. */
+  /** From writing to reading: keys then scroll the page. */
   leave() {
     this.log.focus();
   }
@@ -109,7 +108,7 @@ export class ConversationView {
     if (this.hit) await this.#find(this.hit);
   }
 
-  /** What search found, which may be far up. */
+  /** Shows a search hit, which may be far up. */
   async #find({ rowIds, seq }) {
     await this.#session.loadTo(seq);
     this.draw();
@@ -160,7 +159,7 @@ export class ConversationView {
   #drawPill() {
     const { isFollowing, newRows } = this.window;
     const isAsked = this.#session.questions.length > 0;
-    // It must not lie over the words of a question that is in view.
+    // It must not cover a question that is in view.
     this.pill.hidden = isFollowing || (isAsked && isInView(this.questions.element, this.log));
     if (this.pill.hidden) return;
     const text = isAsked ? "A question waits" : newRows ? `${newRows} new` : "Newest";
@@ -186,7 +185,7 @@ export class ConversationView {
     if (isLookedAt && this.#session.unread) this.#session.seen();
   }
 
-  /** Whole answers are said to screen readers as they come; what was there before is not. */
+  /** Screen readers announce complete answers as they arrive, and no older ones. */
   #sayNew(rows) {
     for (let index = rows.length - 1; index >= 0 && index > rows.length - 20; index -= 1) {
       const row = rows[index];
@@ -198,7 +197,7 @@ export class ConversationView {
   }
 }
 
-/** Where nothing else shows that something is being done. */
+/** Shown if nothing else indicates activity. */
 function isSilentlyWorking({ isWorking, live, questions, story }) {
   const isRunning = (row) => row.kind === "tool" && row.state === "running";
   const isShown = story.rows.slice(-8).some(isRunning);
@@ -210,7 +209,7 @@ function isInView(element, scroller) {
   return inner.top < outer.bottom && inner.bottom > outer.top;
 }
 
-/** The day, where it is another than that of the row before. */
+/** Returns the day if it differs from that of the row before. */
 function dayAbove(row, before) {
   const date = ({ time }) => new Date(time).toDateString();
   return before && date(before) === date(row) ? "" : day(row.time);

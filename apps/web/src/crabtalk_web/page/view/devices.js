@@ -1,4 +1,4 @@
-// Devices and machines of the account: who is in, adding one, taking one out.
+// Devices and machines of the account: list, add, remove.
 
 import { OWN } from "../device/client.js";
 import { h } from "../draw/dom.js";
@@ -17,7 +17,7 @@ const TAKEN_OUT = "Its token ends at once, and its connection with it. If it is 
 
 const UNPROTECTED = "without replay protection";
 const UNPROTECTED_HOW = "A relay could leave their messages out, or deliver them late or in another "
-  + "order, and nobody would notice. Write with this page where that matters.";
+  + "order, and no one would notice. Write with this page where that matters.";
 
 export function devicesSection(device) {
   const machines = h("div", { class: "stack" }, skeletons());
@@ -44,7 +44,7 @@ export function devicesSection(device) {
   return { element, close: () => (isClosed = true) };
 }
 
-/** Clients that were seen to write without a counter, and where. */
+/** Lists clients that wrote without a counter, and in which sessions. */
 function unprotectedNote(sessions) {
   const found = new Map();
   for (const { unprotected, agent } of sessions) {

@@ -1,4 +1,4 @@
-// Dialogs: the browser's own, so that focus, Escape and what lies behind are its business.
+// Dialogs: native ones, so that the browser handles focus, Escape and the background.
 
 import { h } from "../draw/dom.js";
 import { actions, button } from "./controls.js";
@@ -6,8 +6,8 @@ import { actions, button } from "./controls.js";
 let count = 0;
 
 /**
- * Opens a dialog with a heading. `build(close)` gives its contents.
- * @returns {Promise<any>} what it was closed with; undefined for Escape
+ * Opens a dialog with a heading. `build(close)` returns its contents.
+ * @returns {Promise<any>} the value it was closed with; undefined for Escape
  */
 export function openDialog(title, build, { wide = false } = {}) {
   return new Promise((resolve) => {
@@ -33,7 +33,7 @@ export function openDialog(title, build, { wide = false } = {}) {
   });
 }
 
-/** A question with a yes and a no. @returns {Promise<boolean>} */
+/** Asks for confirmation. @returns {Promise<boolean>} */
 export async function confirmed({ title, text, yes, danger = false }) {
   const said = await openDialog(title, (close) => [
     [text].flat().map((one) => h("p", {}, one)),

@@ -1,4 +1,5 @@
-// Files dropped on a conversation. Leaving a child is not leaving, hence the counting.
+// Dropping files on a conversation. Entering a child fires a leave event as well, hence the
+// counter.
 
 import { h } from "../draw/dom.js";
 import { icon } from "./icons.js";

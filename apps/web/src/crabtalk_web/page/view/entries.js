@@ -1,5 +1,5 @@
-// The elements of rows, each made once and kept for a while after it has left the document, with
-// all that was opened in it.
+// The elements of rows: created once, and cached for a while after they leave the document, with
+// their open parts.
 
 import { h } from "../draw/dom.js";
 
@@ -11,8 +11,8 @@ export class Entries {
   #observer;
 
   /**
-   * @param {{render: (row) => Element, update: (element, row) => void,
-   *   day: (row, before) => string}} draw
+   * @param {{render: (row) => Element, update: (element, row) => void, day: (row, before) =>
+   * string}} draw
    * @param {ResizeObserver} observer watches all of them
    */
   constructor(draw, observer) {
@@ -20,7 +20,7 @@ export class Entries {
     this.#observer = observer;
   }
 
-  /** The element of a row as it is now, with the day above it where another one begins. */
+  /** Returns the row's current element, with the day above it if a new day begins. */
   of(row, before) {
     const kept = this.#kept.get(row.id) ?? this.#made(row);
     if (kept.revision !== row.revision || kept.row !== row) {
@@ -47,12 +47,12 @@ export class Entries {
     return this.#kept.get(row.id).entry.getBoundingClientRect().height;
   }
 
-  /** Somebody is in it: taking it away would lose the focus. */
+  /** It contains the focus, which removing it would lose. */
   isInUse(row) {
     return Boolean(this.find(row.id)?.contains(document.activeElement));
   }
 
-  /** Lets go of those that have been out of the document for longest. */
+  /** Drops the elements that have been out of the document for longest. */
   prune() {
     for (const [id, { entry }] of this.#kept) {
       if (this.#kept.size <= KEPT) return;

@@ -1,4 +1,4 @@
-// The head of a conversation: who it is with, where they run, how full the context is, and stop.
+// The head of a conversation: agent, machine, context usage, and the stop button.
 
 import { h, setText } from "../draw/dom.js";
 import { button, iconButton } from "./controls.js";
@@ -35,7 +35,7 @@ export class ConversationHead {
     this.#drawUsage(usage);
   }
 
-  /** Says so until it is done; the turn's end comes by itself. */
+  /** Shows that it is stopping; the turn's end arrives by itself. */
   async stopping(run) {
     this.#isStopping = true;
     this.#stop.setAttribute("aria-busy", "true");

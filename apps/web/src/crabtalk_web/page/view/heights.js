@@ -1,4 +1,4 @@
-// How tall rows are: as measured, else as the rows of their kind have been so far.
+// The heights of rows: measured, or estimated from the average of their kind.
 
 const GUESSES = { user: 84, text: 150, tool: 52, service: 40, file: 220, end: 44 };
 
@@ -6,7 +6,7 @@ export class Heights {
   #known = new Map();
   #sums = new Map();
 
-  /** What was measured; what is told again replaces what was told before. */
+  /** Records a measured height, replacing an earlier one. */
   learn(row, height) {
     const before = this.#known.get(row.id);
     if (before === height) return;
@@ -17,7 +17,7 @@ export class Heights {
     this.#sums.set(row.kind, sum);
   }
 
-  /** Another width makes other heights: only the averages are worth something then. */
+  /** Another width changes all heights: only the averages are kept. */
   forget() {
     this.#known.clear();
     for (const sum of this.#sums.values()) {
@@ -39,7 +39,7 @@ export class Heights {
     return height;
   }
 
-  /** The row at this distance from the first one's top. */
+  /** Returns the row at this distance from the top of the first one. */
   at(rows, distance) {
     let height = 0;
     for (let index = 0; index < rows.length; index += 1) {

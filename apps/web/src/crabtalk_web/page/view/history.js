@@ -1,4 +1,4 @@
-// The top of a conversation: that it begins here, that older rows come, or why they do not.
+// The top of a conversation: its beginning, a spinner for older rows, or why they cannot be loaded.
 
 import { h, setText } from "../draw/dom.js";
 import { button, spinner } from "./controls.js";

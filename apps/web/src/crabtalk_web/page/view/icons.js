@@ -1,5 +1,5 @@
-// Icons: lines on a 24 by 24 field, in the colour of the text around them. Never the only name of a
-// control: whoever uses one gives the control its label.
+// Icons: lines in a 24 by 24 box, in the colour of the surrounding text. An icon is never the only
+// name of a control: the control needs a label.
 
 import { svg } from "../draw/dom.js";
 
@@ -42,12 +42,15 @@ const PATHS = {
   trash: ["M4.5 7h15", "M9 7V4h6v3", "M6.5 7l1 13h9l1-13"],
 };
 
-/** @param {keyof PATHS} name @returns {SVGElement} hidden from screen readers */
+/**
+ * @param {keyof PATHS} name
+ * @returns {SVGElement} hidden from screen readers
+ */
 export function icon(name) {
   return drawing(`icon icon-${name}`, 24, PATHS[name].map((d) => svg("path", { d })));
 }
 
-/** The crab itself: one colour, for headings and empty places. */
+/** The crab logo: one colour, for headings and empty views. */
 export function crab() {
   return drawing("crab", 64, CRAB.map(([kind, d]) => svg("path", { class: kind, d })));
 }
@@ -57,7 +60,7 @@ function drawing(name, size, paths) {
   return svg("svg", { class: name, viewBox, "aria-hidden": "true", focusable: "false" }, paths);
 }
 
-/* Body, claws and legs in the accent; the mouth in what is written on it. */
+/* Body, claws and legs in the accent colour; the mouth in the colour on top of it. */
 const CRAB = [
   ["crab-line", "M18 41 8 45M17 46.5 9.5 53M46 41l10 4M47 46.5 54.5 53"],
   ["crab-line", "M19 32C13 30 11 26 11.5 21M45 32c6-2 8-6 7.5-11M26 29v-6M38 29v-6"],

@@ -1,5 +1,5 @@
-// An invitation: a link and its code for one more device, five minutes, once. The person says yes
-// here, after the other device has asked.
+// Inviting another device: a link with its QR code, valid for five minutes and once. The person
+// confirms here after the other device has asked.
 
 import { h } from "../draw/dom.js";
 import { renderQr } from "../draw/qr.js";
@@ -9,11 +9,11 @@ import { icon } from "./icons.js";
 import { announce, notify } from "./notices.js";
 import { attempt, doing, problemLine, sentence } from "./task.js";
 
-const HOW = "Scan this with the other device’s camera, or open the link there. Show it to nobody "
+const HOW = "Scan this with the other device’s camera, or open the link there. Show it to no one "
   + "else: it is half of the key.";
 const WHAT_IT_GETS = "It gets your whole account: it will read and write all of your "
   + "conversations. Say yes only if you have just opened the link there yourself.";
-const OVER = "This link is over: it holds for five minutes. Nobody has used it.";
+const OVER = "This link is over: it holds for five minutes. It was not used.";
 
 /** @returns {Promise<boolean>} whether a device was let in */
 export async function invite(device) {

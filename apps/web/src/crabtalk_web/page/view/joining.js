@@ -1,4 +1,4 @@
-// Joining by a link: this device asks, the one that made the link lets it in.
+// Joining by a link: this device asks, and the inviting device approves it.
 
 import { h } from "../draw/dom.js";
 import { actions, button, link, sheet } from "./controls.js";

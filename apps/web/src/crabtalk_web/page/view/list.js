@@ -1,4 +1,4 @@
-// The list of conversations: one line of who, one of what was said last, and what waits for you.
+// The list of conversations: name, last line and unread count.
 
 import { arrange, h, setText } from "../draw/dom.js";
 import { plainLine } from "../draw/markdown.js";
@@ -40,13 +40,13 @@ export class ListView {
     cancelAnimationFrame(this.#frame);
   }
 
-  /** The conversation that is open; "" for none. */
+  /** The id of the open conversation; "" for none. */
   set current(id) {
     this.#current = id;
     this.draw();
   }
 
-  /** The id of the one `step` further down, from the open one. */
+  /** Returns the id of the conversation `step` positions below the open one. */
   neighbour(step) {
     const open = this.#device.sessions.filter((session) => !session.isSealed);
     const at = open.findIndex((session) => session.id === this.#current);
@@ -119,7 +119,7 @@ function drawItem(item, session, { isCurrent, hasHosts }) {
   setText(item.name, name);
   setText(item.title, [session.title, hasHosts && session.host].filter(Boolean).join(" · "));
   setText(item.time, session.updatedAt ? when(session.updatedAt) : "");
-  // A list may be long, and most of it is as it was: reading markdown again would cost the frame.
+  // Most of a long list is unchanged, and parsing its markdown again would exceed the frame.
   if (item.last !== session.preview) {
     item.last = session.preview;
     item.line = plainLine(session.preview);

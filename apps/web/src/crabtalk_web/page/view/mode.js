@@ -1,5 +1,5 @@
 // The mode of a conversation: how much the agent may do without asking. A button below the composer
-// says which it is; a dialog with a sentence on each lets a person choose another.
+// shows it; a dialog explains each mode and lets the person choose.
 
 import { h, setText } from "../draw/dom.js";
 import { icon } from "./icons.js";

@@ -1,10 +1,10 @@
-// Notices: short sentences over the page, and what is said to screen readers alone.
+// Notices: short messages over the page, and announcements for screen readers.
 
 import { h } from "../draw/dom.js";
 import { button, iconButton } from "./controls.js";
 
 const SHOWN_MS = 6000;
-// Two regions take turns, so that the same words said twice are heard twice.
+// Two regions in turn, so that a repeated message is announced again.
 const regions = [region("polite"), region("polite")];
 const shelf = h("div", { class: "notices", role: "region", "aria-label": "Notices" });
 let turn = 0;
@@ -13,14 +13,14 @@ export function placeNotices(parent) {
   parent.append(shelf, ...regions);
 }
 
-/** Says it to screen readers, once they are done with what they are saying. */
+/** Announces a message to screen readers, after the current one. */
 export function announce(text) {
   turn = 1 - turn;
   regions[1 - turn].textContent = "";
   regions[turn].textContent = text;
 }
 
-/** A sentence that goes by itself; with an action it stays until it was dealt with. */
+/** A message that disappears by itself; with an action it stays until it is used or closed. */
 export function notify(text, action = null) {
   const remove = () => notice.remove();
   const run = () => {
@@ -35,7 +35,7 @@ export function notify(text, action = null) {
   return remove;
 }
 
-/** Not while somebody points at it or is in it. */
+/** Not while the pointer or the focus is on it. */
 function goAfter(notice, milliseconds) {
   setTimeout(() => {
     if (notice.matches(":hover, :focus-within")) goAfter(notice, 1000);

@@ -1,4 +1,4 @@
-// A machine asks to be let in: one question, what is being done, and what came of it.
+// A machine asks to be let in: one question, its progress, and its result.
 
 import { fromBase64url } from "../crypto/bytes.js";
 import { h } from "../draw/dom.js";
@@ -15,7 +15,7 @@ const SAFE = "This browser has your only key so far. Write down the backup words
 const NO_KEY = "The link a machine prints ends with #key= and a row of letters. Open all of it, or "
   + "scan the code.";
 
-/** @param {{key: string, done: () => void}} flow `key`: as the machine's link has it */
+/** @param {{key: string, done: () => void}} flow `key`: as in the machine's link */
 export function pairingView(device, { key, done }) {
   const publicKey = key && fromBase64url(key);
   const body = h("div", { class: "stack", "aria-live": "polite" });
@@ -82,7 +82,7 @@ function success() {
 }
 
 function failure(error, again) {
-  // What a relay has refused it refuses again; one that was away may be back.
+  // A refusal is final; a relay that was unavailable may be back.
   const retry = error instanceof AwayError && button("Try again", again);
   return [
     heading("It is not in"),

@@ -1,4 +1,4 @@
-// Questions that wait in a conversation, each in its form until some device has answered.
+// Pending questions of a conversation, each as a form until a device has answered.
 
 import { arrange, h } from "../draw/dom.js";
 import { plainLabel } from "../draw/visible.js";
@@ -23,7 +23,7 @@ export class QuestionShelf {
     arrange(this.element, waiting.map((question) => this.#form(question)));
     if (!gone.length) return;
     for (const form of this.#forms.values()) settleApproval(form);
-    // Focus stays here rather than with a button that has gone.
+    // Keep the focus here, because its button is gone.
     if (hadFocus && !this.element.contains(document.activeElement)) {
       this.element.focus({ preventScroll: true });
     }
@@ -49,17 +49,17 @@ export class QuestionShelf {
   }
 }
 
-/** A form is drawn anew when the calls it shows are others, or can be seen whole by now. */
+/** A form is drawn again when its calls have changed, or can now be seen in full. */
 function keyOf({ id, questions }) {
   const shown = questions.map(({ approval }) => approval && [approval.digest, approval.isWhole]);
   return JSON.stringify([id, shown]);
 }
 
-/** What is said of a question when it comes. A call is read where it stands. */
+/** The announcement of a new question. A call is read where it is shown. */
 export function spokenOf(agent, { questions, isApproval }) {
   if (!isApproval) return `${agent} asks: ${plainLabel(questions[0].question)}`;
   const calls = questions.map(({ approval, header }) => approval.tool || header || "a tool");
   const [{ approval }] = questions;
-  const by = approval.forOwner ? `, for ${approval.requestedBy || "somebody else"}` : "";
+  const by = approval.forOwner ? `, for ${approval.requestedBy || "another person"}` : "";
   return plainLabel(`${agent} asks for permission to call ${calls.join(", ")}${by}`);
 }

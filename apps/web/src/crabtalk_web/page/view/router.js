@@ -1,6 +1,6 @@
-// The router: which view an address is, and moving between them without loading the page anew.
-// What stands behind # is read once, when the page opens, and taken out of the address at once: it
-// may be a key, and an address is copied, kept in histories and looked at over shoulders.
+// The router: maps addresses to views, and navigates without reloading the page. The fragment is
+// read once when the page opens and removed at once: it may be a key, and addresses are copied,
+// kept in histories and seen by others.
 
 const VIEWS = [
   [/^\/$/, () => ({ view: "list" })],
@@ -11,7 +11,7 @@ const VIEWS = [
   [/^\/terminal\/connect$/, () => ({ view: "pair" })],
 ];
 
-/** @returns {{view: string, id?: string}} "missing" where there is nothing */
+/** @returns {{view: string, id?: string}} "missing" for an unknown path */
 export function routeOf(path) {
   for (const [pattern, route] of VIEWS) {
     const found = pattern.exec(path);
@@ -37,7 +37,10 @@ export class Router extends EventTarget {
     return routeOf(location.pathname);
   }
 
-  /** @param {string} path @param {{replace?: boolean}} options */
+  /**
+   * @param {string} path
+   * @param {{replace?: boolean}} options
+   */
   go(path, { replace = false } = {}) {
     if (path === location.pathname) return;
     if (replace) history.replaceState({ ours: true }, "", path);
@@ -45,7 +48,7 @@ export class Router extends EventTarget {
     this.#changed();
   }
 
-  /** Back, if that stays in the page; else to where back would have led. */
+  /** Goes back if that stays in the page; else to the parent view. */
   back(path) {
     if (history.state?.ours) history.back();
     else this.go(path, { replace: true });

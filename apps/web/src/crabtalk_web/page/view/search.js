@@ -1,4 +1,4 @@
-// Search over what is on this device: nobody else is asked, and it works without a connection.
+// Search over what is on this device: it sends nothing, and works offline.
 
 import { h, setText } from "../draw/dom.js";
 import { when } from "../draw/time.js";

@@ -1,14 +1,14 @@
-// The service worker's side of the page: starting it, and hearing that a newer page waits.
+// The page's side of the service worker: starts it, and reports new versions.
 
 import { scriptAddress } from "../trusted.js";
 
-/** @param {(take: () => void) => void} onUpdate called when a newer version waits */
+/** @param {(take: () => void) => void} onUpdate called when a new version is available */
 export async function startServiceWorker(onUpdate) {
   if (!navigator.serviceWorker) return;
   const hadOne = Boolean(navigator.serviceWorker.controller);
   let isTaken = false;
   navigator.serviceWorker.addEventListener("controllerchange", () => {
-    // The first worker of a visit takes the page over as well; that is no reason to load it again.
+    // The first worker of a visit also takes control; that is no reason to reload.
     if (hadOne && isTaken) location.reload();
   });
   const registration = await navigator.serviceWorker.register(scriptAddress("/worker.js"));

@@ -1,4 +1,4 @@
-// Settings: the look, devices and machines of the account, backup words, and leaving.
+// Settings: theme, devices and machines, backup text, and logging out.
 
 import { h } from "../draw/dom.js";
 import { actions, button, paneHead } from "./controls.js";
@@ -14,9 +14,9 @@ const WIPED = "This removes your keys, all conversations, files, drafts and what
 const STAYS = "Your machines and other devices go on. To come back you need another device of "
   + "yours, or your backup words.";
 const WORDS_ARE = "They are your account. With them you get back in when every device is lost; "
-  + "nobody else can help then. Write them down on paper.";
-const WORDS_SEEN = "Whoever sees them can read and write everything in your name, and they cannot "
-  + "be changed. Make sure nobody looks on.";
+  + "no one else can help then. Write them down on paper.";
+const WORDS_SEEN = "Anyone who sees them can read and write everything in your name, and they "
+  + "cannot be changed. Make sure that no one is watching.";
 
 /** @param {{back: () => void, out: () => void}} ways */
 export function settingsView(device, { back, out }) {

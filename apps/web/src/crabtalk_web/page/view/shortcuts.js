@@ -1,5 +1,4 @@
-// Keys that work everywhere, and the list of them. None of them takes a key away from somebody who
-// is writing.
+// Global keyboard shortcuts, and the list of them. They do not apply while the person is typing.
 
 import { h } from "../draw/dom.js";
 import { actions, button } from "./controls.js";

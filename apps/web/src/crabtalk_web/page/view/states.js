@@ -1,4 +1,4 @@
-// Views of what is not there: no conversation chosen, none found, no storage, no keys.
+// Placeholder views: no conversation chosen, none found, no storage, no keys.
 
 import { h } from "../draw/dom.js";
 import { actions, button, link, sheet } from "./controls.js";

@@ -1,18 +1,18 @@
-// Something that takes a moment and may fail: a button that says what is being done meanwhile, and
-// a sentence where it failed.
+// An action that takes a moment and may fail: its button shows the progress, and an error is shown
+// as a sentence.
 
 import { h } from "../draw/dom.js";
 import { spinner } from "./controls.js";
 
-// What is done faster needs no word.
+// Faster actions show no progress.
 const BLINK_MS = 150;
 
-/** A line that says what is being done. */
+/** A line that shows the progress. */
 export function doing(text) {
   return h("p", { class: "doing", role: "status" }, spinner(), text);
 }
 
-/** Where a failure is told; empty, it is not there. */
+/** Where an error is shown; hidden while empty. */
 export function problemLine() {
   return h("p", { class: "problem", role: "alert", hidden: true });
 }
@@ -23,8 +23,8 @@ export function tell(problem, error) {
 }
 
 /**
- * Runs it once at a time, the control named for what it does. Failures are told in `problem`.
- * @returns {Promise<boolean>} whether it was done
+ * Runs it once at a time, with its control showing the progress. Errors are shown in `problem`.
+ * @returns {Promise<boolean>} whether it succeeded
  */
 export async function attempt(button, label, problem, run) {
   if (button.getAttribute("aria-busy") === "true") return false;

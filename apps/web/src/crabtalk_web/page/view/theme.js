@@ -1,4 +1,4 @@
-// The theme a person chose: the system's, light or dark. theme.js beside app.js applies it early.
+// The chosen theme: system, light or dark. theme.js beside app.js applies it early.
 
 const KEY = "theme";
 const BARS = { light: "#faf8f6", dark: "#171513" };
@@ -26,7 +26,7 @@ export function chooseTheme(id) {
   colourTheBar();
 }
 
-/** The bar of the browser around the page has the page's colour, also when the system changes. */
+/** The browser's bar has the page's colour, also when the system theme changes. */
 export function followTheme() {
   isDark.addEventListener("change", colourTheBar);
   colourTheBar();

@@ -1,5 +1,5 @@
-// Files of a conversation, opened: pictures are shown, everything else is saved. Nothing that came
-// from elsewhere is ever opened as a page.
+// Opened files: pictures are shown, everything else is saved. Foreign content is never opened as a
+// page.
 
 import { h } from "../draw/dom.js";
 import { bytes } from "../draw/time.js";
@@ -20,7 +20,7 @@ export async function openFile(session, row) {
     stage.append(bar);
     session.file(row, { onProgress: (part) => (bar.value = part) }).then((blob) => {
       const isShown = SHOWN.test(row.mimeType ?? blob.type);
-      // Without a type of its own it can only be saved, whatever tab it is opened in.
+      // Without a type it can only be saved, in whatever tab it is opened.
       address = URL.createObjectURL(isShown ? blob : new Blob([blob], { type: BYTES }));
       save.setAttribute("href", address);
       save.setAttribute("download", row.name);

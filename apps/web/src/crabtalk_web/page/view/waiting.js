@@ -1,5 +1,4 @@
-// What needs an answer, above the list of conversations: one line for each question that waits,
-// whichever conversation it came in.
+// Pending questions of all conversations, one line each, above the list.
 
 import { arrange, h, setText } from "../draw/dom.js";
 import { icon } from "./icons.js";

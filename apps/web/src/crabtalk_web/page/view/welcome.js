@@ -1,4 +1,4 @@
-// The first visit: what this is, what to do next, and the two ways in.
+// The first visit: what this is, what to do next, and the two ways to log in.
 
 import { h } from "../draw/dom.js";
 import { actions, button, command, field, sheet } from "./controls.js";
@@ -13,15 +13,15 @@ const OPEN_IT = "Open the link it prints, or scan its code. The machine asks her
 const JOIN_HOW = "There: Settings, Add a device. Scan the code with this device’s camera, or paste "
   + "the link here.";
 const NO_LINK = "That is no such link. It ends with /join# and a row of letters.";
-const INVITE_HOW = "This relay asks new accounts for an invite. Whoever runs it can make one.";
+const INVITE_HOW = "This relay asks new accounts for an invite. Its operator can make one.";
 const INVITE_NEEDED = "invite-needed";
 const WORDS_HOW = "52 letters and digits in groups of five. Dashes and spaces do not matter.";
 
 /**
  * @param device
  * @param {{isPairing: boolean, invite: string, done: () => void, join: (seed: string) => void}}
- *   flow `isPairing`: a machine's link led here, so the account is made for it; `invite`: as the
- *   link has it
+ * flow `isPairing`: a machine's link led here, so the account is created for it; `invite`: as in
+ * the link
  */
 export function welcomeView(device, flow) {
   const already = h("section",
@@ -52,7 +52,7 @@ function waysIn(device, flow, already) {
     h("p", { class: "small muted" }, NAMELESS));
 }
 
-/** Shown once the relay asks for it. */
+/** Shown once the relay asks for an invite. */
 function inviteField(invite) {
   const input = h("input", {
     class: "input mono", id: "invite", type: "text", value: invite,
@@ -120,7 +120,7 @@ function restoreCard(device, flow) {
     actions(restore));
 }
 
-/** What stands behind # of an invitation, whatever stands before it. */
+/** Returns the fragment of an invitation link, or the text itself. */
 export function seedOf(link) {
   const found = /(?:^|#(?:join=)?)([\w-]{43})$/.exec(link.trim());
   return found ? found[1] : "";

@@ -1,26 +1,26 @@
-// The window over a long conversation: only rows near what is looked at are in the document, empty
-// blocks stand for the rest. It follows the end while the reader is there, and else stays where the
-// reader is, whatever comes above or below: the place of rows that are not loaded is taken from the
-// start, and what is drawn takes from it as much as it needs.
+// Virtual scrolling for a long conversation: only rows near the view are in the document, empty
+// blocks stand for the others. It follows the end while the reader is there, and otherwise keeps
+// the reader's position, whatever changes above or below: rows that are not loaded have a reserve
+// of space from the start, and rows that are drawn take their space from it.
 
 import { arrange, h } from "../draw/dom.js";
 import { Entries } from "./entries.js";
 import { Heights } from "./heights.js";
 
-// In heights of the view: so much is drawn beyond what is seen, and so much is left standing.
+// In view heights: how far rows are drawn ahead of the view, and how far behind it they are kept.
 const AHEAD = 1.2;
 const BEHIND = 3;
-// Rows that are drawn in one go; then time is looked at. Half a frame is for the browser.
+// Rows drawn at a time before the clock is checked. Half a frame is left to the browser.
 const BATCH = 6;
 const BUDGET_MS = 7;
-// From here on the reader is at the end.
+// Within this distance the reader is at the end.
 const END_PX = 60;
-// Nobody scrolls any more.
+// After this time scrolling counts as finished.
 const IDLE_MS = 160;
-// Browsers that hold the view still when something above it grows do it better than a script can.
+// Scroll anchoring of the browser is better than what a script can do.
 const HOLDS_STILL = CSS.supports("overflow-anchor", "auto");
 
-/** Dispatches `change` when the reader moves, and when rows come that the reader does not see. */
+/** Dispatches `change` when the reader moves, and when rows arrive outside the view. */
 export class RowWindow extends EventTarget {
   isFollowing = true;
   newRows = 0;
@@ -39,11 +39,11 @@ export class RowWindow extends EventTarget {
   #shown = { first: "", last: "", length: 0 };
   #entries;
   #heights = new Heights();
-  // The height of what is above the window, and how much of it is for rows that are not loaded.
+  // The height above the window, and how much of it is reserved for rows that are not loaded.
   #above = 0;
   #reserve = 0;
   #isAllLoaded = true;
-  // The reader went to the very top, over all that is not loaded: to wait for the beginning.
+  // The reader scrolled to the very top of the reserve, and waits for the beginning.
   #isAtTop = false;
 
   #last = 0;
@@ -52,9 +52,9 @@ export class RowWindow extends EventTarget {
   #idle = 0;
 
   /**
-   * @param {HTMLElement} scroller what scrolls
-   * @param {HTMLElement} head what is seen where rows are still to come, and above the first one
-   * @param draw as Entries takes it
+   * @param {HTMLElement} scroller the scrolling element
+   * @param {HTMLElement} head shown where rows are still loading, and above the first one
+   * @param draw as for Entries
    */
   constructor(scroller, head, draw) {
     super();
@@ -66,7 +66,7 @@ export class RowWindow extends EventTarget {
     this.#observer.observe(scroller);
   }
 
-  /** Also whatever else stands in the view may grow; then the end is followed all the same. */
+  /** Other content of the view may grow as well; the end is still followed. */
   watch(element) {
     this.#observer.observe(element);
   }
@@ -77,14 +77,14 @@ export class RowWindow extends EventTarget {
     clearTimeout(this.#idle);
   }
 
-  /** How far the view is from the first row; less than nothing where rows are still to come. */
+  /** The distance from the view to the first row; negative inside the reserve. */
   get distanceFromTop() {
     return this.#scroller.scrollTop - this.#reserve;
   }
 
   /**
-   * The rows as they are now. Elements of rows that did not change are not touched.
-   * @param {number} missing how many times as much there is before the first of them
+   * Sets the current rows. Elements of unchanged rows are not touched.
+   * @param {number} missing the ratio of missing rows to loaded ones
    */
   show(rows, missing = 0) {
     const { first, last, length } = this.#shown;
@@ -119,7 +119,7 @@ export class RowWindow extends EventTarget {
     this.#told();
   }
 
-  /** Brings a row into view. @returns {HTMLElement | null} its element, if there is such a row */
+  /** Scrolls a row into view. @returns {HTMLElement | null} its element, if there is such a row */
   reveal(id) {
     const index = this.#rows.findIndex((row) => row.id === id);
     if (index < 0) return null;
@@ -136,7 +136,7 @@ export class RowWindow extends EventTarget {
 
   // ── What is in the document ──────────────────────────────────────────────────────────────────
 
-  /** None of the rows was here before. */
+  /** None of the rows is known. */
   #begin(missing) {
     this.#seatAtEnd();
     this.#reserve = missing * this.#heights.between(this.#rows, 0, this.#rows.length);
@@ -158,7 +158,7 @@ export class RowWindow extends EventTarget {
     this.#space();
   }
 
-  /** Puts the rows of the window in place. */
+  /** Puts the rows of the window into the document. */
   #place() {
     arrange(this.#holder, this.#drawn(this.#start, this.#end));
     this.#measure(this.#start, this.#end);
@@ -183,7 +183,7 @@ export class RowWindow extends EventTarget {
     return sum;
   }
 
-  /** Blocks of the right height around the window. */
+  /** Sets the heights of the empty blocks around the window. */
   #space() {
     const { length } = this.#rows;
     const [first, last] = [this.#rows[this.#start], this.#rows[this.#end - 1]];
@@ -196,7 +196,7 @@ export class RowWindow extends EventTarget {
     this.#bottom.style.setProperty("height", `${below}px`);
   }
 
-  /** Draws more where the view comes near to what is not drawn, and takes away what is far off. */
+  /** Draws more near the edges of the view, and removes rows that are far away. */
   #fill(budget = BUDGET_MS) {
     const view = this.#scroller.clientHeight;
     if (!this.#rows.length || !view) return;
@@ -204,7 +204,7 @@ export class RowWindow extends EventTarget {
     const box = this.#holder.getBoundingClientRect();
     let above = port.top - box.top;
     let below = box.bottom - port.bottom;
-    // Above the first row and below the last there is nothing to draw.
+    // There is nothing to draw above the first row and below the last.
     const isAbove = above < -view * BEHIND && this.#start > 0;
     const isBelow = below < -view * BEHIND && this.#end < this.#rows.length;
     if (isAbove || isBelow) {
@@ -230,7 +230,7 @@ export class RowWindow extends EventTarget {
     this.#start = Math.max(0, before - BATCH);
     return this.#hold(() => {
       this.#holder.prepend(...this.#drawn(this.#start, before));
-      // What was the first row had its day above it, and may have lost it now.
+      // The former first row had its day above it, and may have lost it now.
       this.#drawn(before, Math.min(before + 1, this.#end));
       return this.#measure(this.#start, before);
     });
@@ -264,7 +264,7 @@ export class RowWindow extends EventTarget {
     this.#entries.prune();
   }
 
-  /** The view is where nothing is drawn: draws there, and not all that lies between. */
+  /** The view is outside the drawn rows: draws there, without everything in between. */
   #seatAtView() {
     const before = this.#scroller.scrollTop;
     this.#seat(this.#heights.at(this.#rows, -this.#offset(this.#top)));
@@ -276,9 +276,9 @@ export class RowWindow extends EventTarget {
   // ── Where the reader is ──────────────────────────────────────────────────────────────────────
 
   /**
-   * Draws above the view without moving it: what is drawn taller or shorter than it was thought to
-   * be is taken from the reserve. Only where that is used up does the whole have to move.
-   * @param {() => number | void} draw gives how much of the space above the window it has filled
+   * Draws above the view without moving it: differences to the estimated height are taken from the
+   * reserve. The content moves only if the reserve is used up.
+   * @param {() => number | void} draw returns how much of the space above the window it has filled
    */
   #hold(draw) {
     const isHeld = this.#isHeld;
@@ -291,7 +291,7 @@ export class RowWindow extends EventTarget {
     return filled;
   }
 
-  /** Whether the view stays by itself. At the very top no browser sees to that. */
+  /** Whether the browser keeps the view still. At the very top no browser does. */
   get #isHeld() {
     return this.isFollowing || this.#isAtTop || (HOLDS_STILL && this.#scroller.scrollTop > 0);
   }
@@ -301,7 +301,7 @@ export class RowWindow extends EventTarget {
     this.#idle = setTimeout(() => this.#settle(), IDLE_MS);
   }
 
-  /** Once everything is loaded, what is left of the reserve goes; not under a moving hand. */
+  /** Removes the rest of the reserve once everything is loaded; not while the reader scrolls. */
   #settle() {
     if (!this.#isAllLoaded || !this.#reserve) return;
     const before = this.#above;
@@ -328,7 +328,7 @@ export class RowWindow extends EventTarget {
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
     const isAtEnd = scrollHeight - scrollTop - clientHeight < END_PX;
-    // Only going up leaves the end: what grows below moves the end away from a reader who stayed.
+    // Only scrolling up stops following: growth below moves the end away from a reader who stayed.
     if (isAtEnd && this.#end === this.#rows.length) this.isFollowing = true;
     else if (scrollTop < this.#last - 1) this.isFollowing = false;
     this.#isAtTop = scrollTop <= 0 && (this.#isAtTop || this.#reserve > 0);
@@ -367,7 +367,7 @@ export class RowWindow extends EventTarget {
   }
 }
 
-/** Rows keep their order and mostly their place: looks there first, then all around. */
+/** Rows keep their order and mostly their index: looks there first, then nearby. */
 function indexOf(rows, id, guess) {
   if (rows[guess]?.id === id) return guess;
   return rows.findIndex((row) => row.id === id);
