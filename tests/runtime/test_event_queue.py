@@ -14,7 +14,7 @@ from crabtalk.runtime import (
     ToolProgress,
     ToolResult,
 )
-from crabtalk.runtime.event_queue import EventQueue
+from crabtalk.runtime.run import EventQueue
 from crabtalk.storage import Storage
 from tests.runtime.runtime_world import (
     RuntimeWorld,

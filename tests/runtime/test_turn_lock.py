@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from crabtalk.runtime.turn_lock import TurnLock
+from crabtalk.runtime.conversation import TurnLock
 from tests.runtime.scripted_provider import TEST_TIMEOUT
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crabtalk_search.cache import ExpiringCache
+from crabtalk_search.metasearch import ExpiringCache
 
 
 class CacheClock:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crabtalk_search.engine_hit import EngineHit
-from crabtalk_search.ranking import SearchResult, normalize_url, rank_hits
+from crabtalk_search.metasearch import SearchResult, normalize_url, rank_hits
 
 
 def make_hits(*urls: str) -> list[EngineHit]:

@@ -15,7 +15,6 @@ from crabtalk.protocol import wire
 from crabtalk.service.command_line import to_one_line
 
 from .conversation_reader import ConversationReader
-from .own_runs import OwnRuns
 from .pending_questions import ChatQuestion, ChatQuestions
 from .reconnecting_client import CONNECTION_ERRORS, ReconnectingClient
 
@@ -30,6 +29,7 @@ LOGGED_KINDS = frozenset(
 )
 # Events of the chat's own runs that their streams do not have.
 UNSTREAMED = frozenset({wire.REFUSED, wire.TOOL_PROGRESS})
+MAX_RUNS = 4096  # runs remembered; background tasks outlive their turn
 
 
 class ChatFeedFollower:
@@ -143,3 +143,35 @@ class ChatFeedFollower:
             self.other_runs.discard(event.run_id)
         elif len(self.other_runs) < MAX_RECENT:
             self.other_runs.add(event.run_id)
+
+
+class OwnRuns:
+    """The runs the chat began, and all runs that descend from them."""
+
+    def __init__(self) -> None:
+        self._roots: dict[str, None] = {}  # began here, oldest first
+        self._descendants: dict[str, None] = {}  # started by one of ours
+
+    def add_run(self, run_id: str) -> None:
+        add_bounded(self._roots, run_id)
+
+    def is_own(self, run_id: str) -> bool:
+        return run_id in self._roots
+
+    def is_descendant(self, event: wire.AgentEventMsg) -> bool:
+        """Whether the event's run descends from one of ours; if so, the run is remembered."""
+        if event.run_id in self._descendants:
+            return True
+        if not event.HasField("parent"):
+            return False
+        parent = event.parent.run_id
+        if parent not in self._roots and parent not in self._descendants:
+            return False
+        add_bounded(self._descendants, event.run_id)
+        return True
+
+
+def add_bounded(runs: dict[str, None], run_id: str) -> None:
+    runs[run_id] = None
+    if len(runs) > MAX_RUNS:
+        del runs[next(iter(runs))]

@@ -107,15 +107,13 @@ def split_into_pieces(data: bytes | bytearray) -> Generator[None, None, list[Req
                 pieces.append(RequestPiece(name, start, position))
                 name, start, parts_before = "", position, parts
             if not enclosing:
-                if parts > MAX_PARTS:
-                    raise_too_many_parts(MAX_PARTS, "fields in all")
+                check_part_limit(parts, MAX_PARTS, "fields in all")
                 return pieces if is_whole else None
             end, nested_fields = enclosing.pop()
         depth = len(enclosing)
         parts += 1
         if not parts % PARTS_PER_SLICE:
-            if parts > MAX_PARTS:
-                raise_too_many_parts(MAX_PARTS, "fields in all")
+            check_part_limit(parts, MAX_PARTS, "fields in all")
             yield
         if depth > 1:
             message_parts += 1
@@ -126,8 +124,7 @@ def split_into_pieces(data: bytes | bytearray) -> Generator[None, None, list[Req
             start, parts_before = position, parts
         if not depth:
             fields += 1
-            if fields > MAX_REQUEST_FIELDS:
-                raise_too_many_parts(MAX_REQUEST_FIELDS, "fields of its own")
+            check_part_limit(fields, MAX_REQUEST_FIELDS, "fields of its own")
         field_start = position
         tag = data[position]
         position += 1
@@ -144,8 +141,7 @@ def split_into_pieces(data: bytes | bytearray) -> Generator[None, None, list[Req
                 position += size
                 continue
             messages += 1
-            if messages > MAX_MESSAGES:
-                raise_too_many_parts(MAX_MESSAGES, "messages in all")
+            check_part_limit(messages, MAX_MESSAGES, "messages in all")
             is_whole = is_whole and position + size <= end
             enclosing.append((end, nested_fields))
             end, nested_fields = min(position + size, end), inner_fields
@@ -178,6 +174,12 @@ def decode_varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
             return value, position
         shift += 7
     raise IndexError("a varint has at most ten bytes")
+
+
+def check_part_limit(count: int, limit: int, parts: str) -> None:
+    """Raise TooLargeError for more parts than the limit."""
+    if count > limit:
+        raise_too_many_parts(limit, parts)
 
 
 def raise_too_many_parts(limit: int, kind: str) -> NoReturn:

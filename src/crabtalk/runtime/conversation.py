@@ -5,6 +5,7 @@ dropped and read again.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -32,7 +33,6 @@ from crabtalk.storage import (
 from .clock import Clock
 from .compaction import make_title
 from .run import Run
-from .turn_lock import TurnLock
 
 T = TypeVar("T")
 ArchiveCallback = Callable[[Pair, Archive], Awaitable[None]]
@@ -390,3 +390,53 @@ def estimate_size(message: Message) -> int:
     images = sum(len(image.data) + len(image.url) for image in message.images)
     calls = sum(len(call.arguments) for call in message.tool_calls)
     return MESSAGE_OVERHEAD + len(message.text) + len(message.reasoning) + images + calls
+
+
+class TurnLock:
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._busy = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._busy and not self._waiting
+
+    def enqueue(self, *, first: bool = False) -> asyncio.Future[None]:
+        """Enters the queue, without waiting: the order is that of these calls, not of `acquire`.
+
+        The place is the last one, or with `first` the one right after the current holder.
+        """
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._busy:
+            if first:
+                self._waiting.appendleft(place)
+            else:
+                self._waiting.append(place)
+        else:
+            self._busy = True
+            place.set_result(None)
+        return place
+
+    async def acquire(self, place: asyncio.Future[None]) -> None:
+        """Waits until the lock is held. Cancelled, it gives up the place."""
+        try:
+            await place
+        except asyncio.CancelledError:
+            self.cancel(place)
+            raise
+
+    def cancel(self, place: asyncio.Future[None]) -> None:
+        """Gives up a place, so that those behind it do not wait for it."""
+        if place.done() and not place.cancelled():
+            self.release()
+        elif place in self._waiting:
+            self._waiting.remove(place)
+
+    def release(self) -> None:
+        """Passes the lock to the next in the queue."""
+        while self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._busy = False

@@ -15,7 +15,6 @@ import msgspec
 
 from crabtalk.storage import AcceptedMessage, Agent, Pair
 
-from .event_queue import EventQueue
 from .events import Done, Event, Started, StopReason, ToolProgress
 from .hook import Env
 from .replay_buffer import NumberedEvent, ReplayBuffer
@@ -281,3 +280,49 @@ class Run:
         if self.task is not None:
             await asyncio.wait([self.task])
         return self.done or Done(self.speaker, StopReason.CANCELLED)
+
+
+class EventQueue:
+    """One writer, one reader. The writer pushes, and waits for room while the queue `is_full`."""
+
+    __slots__ = ("_bound", "_closed", "_events", "_reader", "_writer")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._events: deque[Event] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._closed = False
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._events) >= self._bound
+
+    def push(self, event: Event) -> None:
+        if self._closed:
+            return
+        self._events.append(event)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def wait_for_room(self) -> None:
+        """Waits until the reader has caught up, or left."""
+        while self.is_full and not self._closed:
+            self._writer = asyncio.get_running_loop().create_future()
+            await self._writer
+
+    async def next_event(self) -> Event:
+        while not self._events:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        event = self._events.popleft()
+        if self._writer is not None and not self._writer.done() and not self.is_full:
+            self._writer.set_result(None)
+        return event
+
+    def close(self) -> None:
+        """Called when the reader leaves."""
+        self._closed = True
+        self._events.clear()
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)

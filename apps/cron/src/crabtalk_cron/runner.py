@@ -6,16 +6,17 @@ is the only state: times that passed while cron did not run are not caught up on
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from itertools import count
 from pathlib import Path
 
-from crabtalk.client import CannotConnectError, ServerError, UnexpectedReplyError
-from crabtalk.protocol import FrameError
+from crabtalk.client import CannotConnectError, ServerError, UnexpectedReplyError, connect
+from crabtalk.protocol import FrameError, wire
 
 from .clock import CronClock
 from .crons_file import DEFAULT_AT_ONCE, CronsFile
 from .entry import CronEntry
-from .entry_turn import run_turn
 from .file_watcher import POLL_INTERVAL, CronsFileWatcher
 from .timetable import DueEntry, Timetable
 
@@ -231,3 +232,36 @@ class CronRunner:
         for turn in turns:
             turn.cancel()
         await asyncio.gather(*turns, return_exceptions=True)
+
+
+async def run_turn(home: Path, entry: CronEntry, on_begin: Callable[[], Awaitable[None]]) -> str:
+    """Send the message and read the answer to its end. The conversation stores the answer.
+
+    `on_begin` is called once, when the daemon has accepted the turn. Returns the error the turn
+    ended with, or an empty text. Raises what a client's stream raises; CannotConnectError means
+    that the daemon did not get the message. Cancelled, the turn goes on at the daemon.
+    """
+    has_begun = False
+    error = ""
+    async with (
+        connect(home=home, client="crabtalk-cron") as client,
+        aclosing(
+            client.stream(
+                entry.agent,
+                entry.content,
+                sender=entry.sender,
+                detach=True,
+                mode=entry.mode or None,
+                # No person is there to approve: a call that needs it is refused at once.
+                unattended=True,
+                origin=entry.created_by,
+            )
+        ) as events,
+    ):
+        async for event in events:
+            if not has_begun:
+                has_begun = True
+                await on_begin()
+            if isinstance(event, wire.StreamEnd):
+                error = event.error
+    return error

@@ -1,11 +1,13 @@
 """Metasearch: asks all engines at once, each with its own deadline, and merges their results."""
 
 import asyncio
+import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from .cache import ExpiringCache
 from .config import SearchConfig
 from .engine_client import EngineClient
 from .engine_hit import EngineHit
@@ -22,11 +24,57 @@ from .engines import (
     WikipediaEngine,
 )
 from .errors import EngineError, SearchError
-from .ranking import SearchResult, rank_hits
 
 # Engines ignore what is longer.
 MAX_QUERY_LENGTH = 2000
 MAX_PAGE = 100
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+ENGINE_BONUS = 0.5
+TRACKING_PATTERN = re.compile(r"utm_[^=]*|fbclid|gclid|ref")
+
+
+@dataclass(slots=True)
+class SearchResult:
+    """A page, and the engines that found it."""
+
+    title: str
+    url: str
+    description: str
+    engines: list[str] = field(default_factory=list)
+    score: float = 0.0
+
+
+def rank_hits(hits_by_engine: Mapping[str, Sequence[EngineHit]], limit: int) -> list[SearchResult]:
+    """The best `limit` pages, best first; pages with the same score in order of discovery."""
+    results: dict[str, SearchResult] = {}
+    for engine, hits in hits_by_engine.items():
+        for position, hit in enumerate(hits, 1):
+            result = results.setdefault(
+                normalize_url(hit.url), SearchResult(hit.title, hit.url, "")
+            )
+            if engine in result.engines:
+                continue  # count each engine once per page
+            result.score += 1 / position + (ENGINE_BONUS if result.engines else 0)
+            result.engines.append(engine)
+            result.description = max(result.description, hit.description, key=len)
+            result.title = result.title or hit.title
+    return sorted(results.values(), key=lambda result: -result.score)[:limit]
+
+
+def normalize_url(url: str) -> str:
+    """Remove differences that do not matter: `www.`, a trailing slash, tracking parameters."""
+    address, question, query = url.partition("?")
+    if question:
+        query, hash_mark, fragment = query.partition("#")
+        parameters = [pair for pair in query.split("&") if not is_tracking_parameter(pair)]
+        rest = "&".join(parameters)
+        url = address + (f"?{rest}" if rest else "") + hash_mark + fragment
+    return url.replace("://www.", "://", 1).removesuffix("/")
+
+
+def is_tracking_parameter(pair: str) -> bool:
+    return TRACKING_PATTERN.fullmatch(pair.partition("=")[0]) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +180,33 @@ def make_engines(config: SearchConfig) -> list[SearchEngine]:
         "tavily": lambda: TavilyEngine(settings["tavily"]),
     }
     return [makers[name]() for name in config.engines]
+
+
+class ExpiringCache(Generic[K, V]):
+    def __init__(
+        self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._capacity = capacity
+        self._seconds = seconds
+        self._clock = clock
+        self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K) -> V | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        expires_at, value = entry
+        if self._clock() >= expires_at:
+            del self._entries[key]
+            return None
+        self._entries.move_to_end(key)
+        return value
+
+    def put(self, key: K, value: V) -> None:
+        self._entries[key] = (self._clock() + self._seconds, value)
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)

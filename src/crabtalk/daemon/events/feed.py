@@ -209,6 +209,21 @@ class Feed:
                 self.relay.remove_interest(agent, sender)
 
 
+TEXT_EVENT_KINDS = {
+    TextDelta: wire.TEXT_DELTA,
+    ThinkingDelta: wire.THINKING_DELTA,
+    UserMessageReceived: wire.TURN_START,
+    UserSteered: wire.USER_STEERED,
+}
+BARE_EVENT_KINDS = {
+    TextStart: wire.TEXT_START,
+    TextEnd: wire.TEXT_END,
+    ThinkingStart: wire.THINKING_START,
+    ThinkingEnd: wire.THINKING_END,
+    ToolsComplete: wire.TOOLS_COMPLETE,
+}
+
+
 def to_agent_event(
     run: Run, event: Event, clock: Clock, *, whole: bool = True
 ) -> wire.AgentEventMsg | None:
@@ -217,18 +232,10 @@ def to_agent_event(
         agent=run.pair.agent, sender=run.pair.sender, timestamp=clock.now(), run_id=run.id
     )
     match event:
-        case TextDelta(text=text):
-            message.kind, message.content = wire.TEXT_DELTA, text
-        case ThinkingDelta(text=text):
-            message.kind, message.content = wire.THINKING_DELTA, text
-        case TextStart():
-            message.kind = wire.TEXT_START
-        case TextEnd():
-            message.kind = wire.TEXT_END
-        case ThinkingStart():
-            message.kind = wire.THINKING_START
-        case ThinkingEnd():
-            message.kind = wire.THINKING_END
+        case TextDelta() | ThinkingDelta() | UserMessageReceived() | UserSteered():
+            message.kind, message.content = TEXT_EVENT_KINDS[type(event)], event.text
+        case TextStart() | TextEnd() | ThinkingStart() | ThinkingEnd() | ToolsComplete():
+            message.kind = BARE_EVENT_KINDS[type(event)]
         case ToolStart(calls=calls, early=False):
             message.kind = wire.TOOL_START
             message.content = ", ".join(describe_call(call) for call in calls)
@@ -240,8 +247,6 @@ def to_agent_event(
             limit = LONG_OUTPUT_BYTES if whole else SHORT_OUTPUT_BYTES
             message.tool_output = truncate_output(event.output, limit)
             message.tool_is_error = event.is_error
-        case ToolsComplete():
-            message.kind = wire.TOOLS_COMPLETE
         case AskUser():
             message.kind = wire.ASK_USER
             message.content = ", ".join(question.header for question in event.questions)
@@ -257,10 +262,6 @@ def to_agent_event(
                 message.progress = event.progress
             if event.total is not None:
                 message.total = event.total
-        case UserMessageReceived(text=text):
-            message.kind, message.content = wire.TURN_START, text
-        case UserSteered(text=text):
-            message.kind, message.content = wire.USER_STEERED, text
         case ContextUsage(usage=usage):
             message.kind = wire.CONTEXT_USAGE
             add_usage(message, usage)
