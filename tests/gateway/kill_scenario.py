@@ -16,6 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from crabtalk.client import ServerError
+from crabtalk.gateway.errors import DAEMON_UNAVAILABLE_ERRORS
 from crabtalk.gateway.gateway_turn import INTERRUPTED_NOTE
 from crabtalk.gateway.journal import GatewayJournal
 from crabtalk.gateway.streamed_reply import SENT_AGAIN_MARK
@@ -156,8 +158,22 @@ class GatewayKillScenario:
         while not self._is_over:
             notes = self._count_cut_offs(chat)
             word = self._send_script(chat, self._random.choice(SCRIPTS))
+            polls = 0
             while word not in self._join_texts(chat) and self._count_cut_offs(chat) == notes:
                 await asyncio.sleep(0.05)
+                polls += 1
+                if not polls % 20 and await self._is_run_over(chat, word):
+                    break
+
+    async def _is_run_over(self, chat: str, word: str) -> bool:
+        """Whether the daemon ended the run of a word. An earlier word that the service delivered
+        late may have been steered into it, and the answer may be to that one."""
+        try:
+            records = await self._setup.daemon.list_records(self._setup.sender(chat))
+        except (ServerError, *DAEMON_UNAVAILABLE_ERRORS):
+            return False
+        runs = {r.message.run_id for r in records if word in r.message.content}
+        return bool(runs) and runs <= find_finished_runs(records)
 
     async def _talk_in_bursts(self) -> None:
         chat = self._setup.bursts
