@@ -41,6 +41,8 @@ addEventListener("securitypolicyviolation", (event) => {
 PATIENCE_MS = 20_000
 # Playwright's message about a page that registers a service worker where that is blocked.
 BLOCKED = "Service Worker registration blocked by Playwright"
+# A page that is closed, or gives up a socket, while it still connects logs this. It is no fault.
+CLOSED_EARLY = "WebSocket is closed before the connection is established"
 WIDTHS = {360: 740, 768: 1024, 1440: 900}
 
 
@@ -107,7 +109,8 @@ class BrowserWatch:
         assert found == [], found
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning") and BLOCKED not in message.text:
+        is_harmless = BLOCKED in message.text or CLOSED_EARLY in message.text
+        if message.type in ("error", "warning") and not is_harmless:
             where = message.location.get("url", "")
             self.faults.append(f"console {message.type}: {message.text} ({where})")
 
